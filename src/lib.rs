@@ -1,0 +1,5 @@
+//! The map of Berth.
+
+pub mod clock;
+pub mod error;
+pub mod id;
