@@ -1,0 +1,4 @@
+//! Verbs: one file a verb, a story from top to bottom. The only room that knows the store and the providers.
+
+pub mod input;
+pub mod view;

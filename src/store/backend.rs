@@ -1,0 +1,216 @@
+//! The two databases and everything in which they differ.
+//!
+//! SQLite: WAL, one writing connection handed round by a fair mutex (`BEGIN IMMEDIATE`), a pool that only reads, one server
+//! by a lock file. PostgreSQL: a pool, `READ COMMITTED`.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{Connection, PgConnection, PgPool, Postgres, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use super::Result;
+use crate::clock::{Offset, Time};
+
+/// Runs one text on whichever database this is; `$c` is the connection.
+macro_rules! on {
+    ($tx:expr, $c:ident => $body:expr) => {
+        match &mut $tx.inner {
+            $crate::store::backend::Inner::Sqlite(t) => { let $c = t.conn(); $body }
+            $crate::store::backend::Inner::Postgres(t) => { let $c = t.conn(); $body }
+        }
+    };
+}
+
+/// The database. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    backend: Backend,
+    offset: Offset,
+}
+
+#[derive(Clone)]
+enum Backend {
+    Sqlite { writer: Arc<Mutex<Writer>>, readers: SqlitePool },
+    Postgres(PgPool),
+}
+
+/// The one writing connection. `open` is set before `BEGIN` is sent and cleared after the end is confirmed, so that whoever
+/// holds the connection next rolls back what a dropped future left behind.
+pub struct Writer {
+    conn: SqliteConnection,
+    open: bool,
+}
+
+/// A transaction, or for reads a connection. Dropping it uncommitted changes nothing.
+pub struct Tx {
+    pub(super) inner: Inner,
+    offset: Offset,
+}
+
+#[expect(clippy::large_enum_variant, reason = "one lives on a stack at a time")]
+pub(super) enum Inner {
+    Sqlite(SqliteTx),
+    Postgres(PostgresTx),
+}
+
+pub(super) enum SqliteTx {
+    Write(OwnedMutexGuard<Writer>),
+    Read(PoolConnection<Sqlite>),
+}
+
+pub(super) enum PostgresTx {
+    Write(Transaction<'static, Postgres>),
+    Read(PoolConnection<Postgres>),
+}
+
+impl SqliteTx {
+    pub(super) fn conn(&mut self) -> &mut SqliteConnection {
+        match self {
+            Self::Write(writer) => &mut writer.conn,
+            Self::Read(conn) => conn,
+        }
+    }
+}
+
+impl PostgresTx {
+    pub(super) fn conn(&mut self) -> &mut PgConnection {
+        match self {
+            Self::Write(tx) => tx,
+            Self::Read(conn) => conn,
+        }
+    }
+}
+
+/// How long a request waits for a connection before it is told that storage is unavailable.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Store {
+    /// Connects to `sqlite:<path>` or `postgres://…`; nothing is created but SQLite's file.
+    pub async fn connect(url: &str, max_connections: u32) -> Result<Self> {
+        let backend = if url.starts_with("sqlite:") {
+            let options = SqliteConnectOptions::from_str(url)?
+                .create_if_missing(true)
+                .journal_mode(SqliteJournalMode::Wal)
+                .synchronous(SqliteSynchronous::Full)
+                .foreign_keys(true)
+                .busy_timeout(Duration::from_secs(5));
+            let conn = SqliteConnection::connect_with(&options).await?;
+            let readers = SqlitePoolOptions::new()
+                .max_connections(4)
+                .acquire_timeout(ACQUIRE_TIMEOUT)
+                .connect_with(options.create_if_missing(false).pragma("query_only", "ON"))
+                .await?;
+            Backend::Sqlite { writer: Arc::new(Mutex::new(Writer { conn, open: false })), readers }
+        } else {
+            let pool = PgPoolOptions::new()
+                .max_connections(max_connections)
+                .acquire_timeout(ACQUIRE_TIMEOUT)
+                .connect_with(PgConnectOptions::from_str(url)?)
+                .await?;
+            Backend::Postgres(pool)
+        };
+        Ok(Self { backend, offset: Offset::default() })
+    }
+
+    /// Brings the schema up to this binary's; safe from several processes at once (an advisory lock on PostgreSQL, the server's
+    /// lock file on SQLite).
+    pub async fn migrate(&self) -> std::result::Result<(), sqlx::migrate::MigrateError> {
+        match &self.backend {
+            Backend::Sqlite { writer, .. } => sqlx::migrate!("migrations/sqlite").run(&mut writer.lock().await.conn).await,
+            Backend::Postgres(pool) => sqlx::migrate!("migrations/postgres").run(pool).await,
+        }
+    }
+
+    /// How many migrations of this binary the database lacks.
+    pub async fn pending_migrations(&self) -> Result<usize> {
+        let mut tx = self.read().await?;
+        let known = if self.is_sqlite() { sqlx::migrate!("migrations/sqlite") } else { sqlx::migrate!("migrations/postgres") };
+        let applied: std::result::Result<Vec<i64>, sqlx::Error> =
+            on!(tx, c => sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success ORDER BY version").fetch_all(c).await);
+        let applied = applied.unwrap_or_default();
+        Ok(known.iter().filter(|m| !applied.contains(&m.version)).count())
+    }
+
+    /// Whether this is the embedded database, with its one server.
+    pub fn is_sqlite(&self) -> bool {
+        matches!(self.backend, Backend::Sqlite { .. })
+    }
+
+    /// The offset tests move this store's time by.
+    pub fn offset(&self) -> &Offset {
+        &self.offset
+    }
+
+    /// Begins a transaction that may write.
+    pub async fn begin(&self) -> Result<Tx> {
+        let inner = match &self.backend {
+            Backend::Sqlite { writer, .. } => {
+                let mut writer = Arc::clone(writer).lock_owned().await;
+                if writer.open {
+                    sqlx::query("ROLLBACK").execute(&mut writer.conn).await.ok();
+                }
+                writer.open = true;
+                sqlx::query("BEGIN IMMEDIATE").execute(&mut writer.conn).await?;
+                Inner::Sqlite(SqliteTx::Write(writer))
+            }
+            Backend::Postgres(pool) => Inner::Postgres(PostgresTx::Write(pool.begin_with("BEGIN").await?)),
+        };
+        Ok(Tx { inner, offset: self.offset.clone() })
+    }
+
+    /// A connection that only reads; each statement sees what was committed when it began.
+    pub async fn read(&self) -> Result<Tx> {
+        let inner = match &self.backend {
+            Backend::Sqlite { readers, .. } => Inner::Sqlite(SqliteTx::Read(readers.acquire().await?)),
+            Backend::Postgres(pool) => Inner::Postgres(PostgresTx::Read(pool.acquire().await?)),
+        };
+        Ok(Tx { inner, offset: self.offset.clone() })
+    }
+
+    /// Closes every connection.
+    pub async fn close(&self) {
+        match &self.backend {
+            Backend::Sqlite { readers, .. } => readers.close().await,
+            Backend::Postgres(pool) => pool.close().await,
+        }
+    }
+}
+
+impl Tx {
+    /// Makes everything written durable. An error leaves open whether it is.
+    pub async fn commit(self) -> Result<()> {
+        match self.inner {
+            Inner::Sqlite(SqliteTx::Write(mut writer)) => {
+                sqlx::query("COMMIT").execute(&mut writer.conn).await?;
+                writer.open = false;
+            }
+            Inner::Postgres(PostgresTx::Write(tx)) => tx.commit().await?,
+            Inner::Sqlite(SqliteTx::Read(_)) | Inner::Postgres(PostgresTx::Read(_)) => {}
+        }
+        Ok(())
+    }
+
+    /// The database's time now, read when this is called and so later than every lock taken before. The only clock that
+    /// decides who owns what.
+    pub async fn now(&mut self) -> Result<Time> {
+        let millis: i64 = match &mut self.inner {
+            Inner::Sqlite(t) => sqlx::query_scalar("SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)").fetch_one(t.conn()).await?,
+            Inner::Postgres(t) => {
+                sqlx::query_scalar("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint").fetch_one(t.conn()).await?
+            }
+        };
+        Ok(Time(millis + self.offset.get()))
+    }
+}
+
+impl Tx {
+    /// Whether this is SQLite; only for the few texts that cannot be one.
+    pub(super) fn is_sqlite(&self) -> bool {
+        matches!(self.inner, Inner::Sqlite(_))
+    }
+}

@@ -1,0 +1,29 @@
+//! All SQL lives here: one text for both databases, one file per noun. Nothing in this room calls a provider.
+//!
+//! Doctrine: the sandbox row is the lock of everything below it. A transaction that writes a lease, an instance, a checkpoint
+//! or an operation first takes it with [`Tx::lock_sandbox`]; what it then reads is current, the time it then reads is later
+//! than the lock, and each write names the state it expects in its WHERE clause and counts its rows.
+
+#[macro_use]
+mod backend;
+pub mod checkpoint;
+pub mod claim;
+pub mod environment;
+pub mod error;
+pub mod event;
+pub mod fence;
+pub mod instance;
+pub mod key;
+pub mod lease;
+pub mod operation;
+pub mod organization;
+pub mod page;
+pub mod sandbox;
+
+pub use backend::{Store, Tx};
+pub use claim::{ClaimKind, Claimed};
+pub use fence::{Carried, Fenced};
+pub use page::{Cursor, Filters};
+
+/// A statement's result, before it is told in the contract's words.
+pub type Result<T> = std::result::Result<T, error::StoreError>;
