@@ -161,6 +161,7 @@ CREATE TABLE lease (
     release JSONB,
     failure_code TEXT,
     failure_reason TEXT,
+    failure_facts JSONB,
     metadata JSONB NOT NULL,
     acquired_at BIGINT,
     renewed_at BIGINT,

@@ -163,6 +163,7 @@ CREATE TABLE lease (
     release TEXT CHECK (json_valid(release)),
     failure_code TEXT,
     failure_reason TEXT,
+    failure_facts TEXT CHECK (json_valid(failure_facts)),
     metadata TEXT NOT NULL CHECK (json_valid(metadata)),
     acquired_at INTEGER,
     renewed_at INTEGER,

@@ -271,6 +271,7 @@ pub struct Lease {
     pub release: Option<Json<Release>>,
     pub failure_code: Option<String>,
     pub failure_reason: Option<String>,
+    pub failure_facts: Option<Json<Value>>,
     pub metadata: Json<Value>,
     pub acquired_at: Option<Time>,
     pub renewed_at: Option<Time>,

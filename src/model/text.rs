@@ -30,13 +30,13 @@ macro_rules! text_enum {
         }
 
         impl serde::Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
                 serializer.serialize_str(self.as_str())
             }
         }
 
         impl<'de> serde::Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
                 let word = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
                 Self::parse(&word).ok_or_else(|| serde::de::Error::unknown_variant(&word, &[$($word),*]))
             }
@@ -52,13 +52,13 @@ macro_rules! text_enum {
         }
 
         impl<'q, DB: sqlx::Database> sqlx::Encode<'q, DB> for $name where String: sqlx::Encode<'q, DB> {
-            fn encode_by_ref(&self, buf: &mut <DB as sqlx::Database>::ArgumentBuffer) -> Result<sqlx::encode::IsNull, sqlx::error::BoxDynError> {
+            fn encode_by_ref(&self, buf: &mut <DB as sqlx::Database>::ArgumentBuffer) -> std::result::Result<sqlx::encode::IsNull, sqlx::error::BoxDynError> {
                 self.as_str().to_owned().encode_by_ref(buf)
             }
         }
 
         impl<'r, DB: sqlx::Database> sqlx::Decode<'r, DB> for $name where &'r str: sqlx::Decode<'r, DB> {
-            fn decode(value: <DB as sqlx::Database>::ValueRef<'r>) -> Result<Self, sqlx::error::BoxDynError> {
+            fn decode(value: <DB as sqlx::Database>::ValueRef<'r>) -> std::result::Result<Self, sqlx::error::BoxDynError> {
                 let word = <&str as sqlx::Decode<DB>>::decode(value)?;
                 Self::parse(word).ok_or_else(|| format!(concat!("unknown ", stringify!($name), " {:?}"), word).into())
             }

@@ -69,14 +69,7 @@ pub struct ReleaseRequest {
     pub waiting: Waiting,
 }
 
-/// What a write carries with it: its fence.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Carried {
-    /// `Berth-Generation`; a lease token carries its own.
-    pub generation: Option<i64>,
-    /// `Berth-Lease-Epoch`; a lease token carries its own.
-    pub epoch: Option<i64>,
-}
+pub use crate::store::Carried;
 
 /// `POST …/recover`.
 #[derive(Clone, Debug, Default)]

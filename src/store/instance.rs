@@ -1,0 +1,133 @@
+//! The ledger of instances: everything we ever asked a provider to make is in it, written before the provider was asked.
+
+use uuid::Uuid;
+
+use super::error::StoreError;
+use super::{Cursor, Filters, Result, Tx, page};
+use crate::clock::Time;
+use crate::model::instance::{Instance, QUARANTINE_ATTEMPTS, Status};
+
+impl Tx {
+    /// Stores a new row. A unique violation: another live row has this role, generation or ref.
+    pub async fn insert_instance(&mut self, i: &Instance) -> Result<()> {
+        on!(self, c => sqlx::query(
+            "INSERT INTO instance (id, organization_id, environment_id, sandbox_id, generation, role, provider, binding, provider_ref, config,
+                 configured_path, fingerprint, status, quiet, retire_reason, provision_deadline, cleanup_next_at, used_at, created_at, retired_at, updated_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $19)")
+            .bind(i.id).bind(i.organization_id).bind(i.environment_id).bind(i.sandbox_id).bind(i.generation).bind(i.role).bind(&i.provider)
+            .bind(&i.binding).bind(&i.provider_ref).bind(&i.config).bind(&i.configured_path).bind(&i.fingerprint).bind(i.status).bind(i.quiet)
+            .bind(&i.retire_reason).bind(i.provision_deadline).bind(i.cleanup_next_at).bind(i.used_at).bind(i.created_at).bind(i.retired_at)
+            .execute(c).await.map(|_| ()))?;
+        Ok(())
+    }
+
+    /// Writes a row back under its sandbox's lock, if it still has the status the change was decided on. The ref and binding are
+    /// not written here: refs are added by [`Tx::write_ref`] alone, never replaced.
+    pub async fn save_instance(&mut self, i: &Instance, was: Status, now: Time) -> Result<()> {
+        let saved = on!(self, c => sqlx::query(
+            "UPDATE instance SET role = $3, status = $4, quiet = $5, hold_reason = $6, retire_reason = $7, disposition = $8, workspace_path = $9,
+                 provider_expires_at = $10, observed_at = $11, provision_deadline = $12, cleanup_attempts = $13, cleanup_next_at = $14,
+                 cleanup_error_kind = $15, quarantine_reason = $16, used_at = $17, running_at = $18, stopped_at = $19, retired_at = $20,
+                 destroyed_at = $21, updated_at = $22
+             WHERE id = $1 AND status = $2")
+            .bind(i.id).bind(was).bind(i.role).bind(i.status).bind(i.quiet).bind(i.hold_reason).bind(&i.retire_reason).bind(i.disposition)
+            .bind(&i.workspace_path).bind(i.provider_expires_at).bind(i.observed_at).bind(i.provision_deadline).bind(i.cleanup_attempts)
+            .bind(i.cleanup_next_at).bind(&i.cleanup_error_kind).bind(&i.quarantine_reason).bind(i.used_at).bind(i.running_at)
+            .bind(i.stopped_at).bind(i.retired_at).bind(i.destroyed_at).bind(now)
+            .execute(c).await.map(|d| d.rows_affected()))?;
+        if saved == 1 { Ok(()) } else { Err(StoreError::Moved) }
+    }
+
+    /// Records the account and the moment before the provider is asked to make the object.
+    pub async fn note_create_call(&mut self, id: Uuid, binding: &str, now: Time) -> Result<()> {
+        let noted = on!(self, c => sqlx::query(
+            "UPDATE instance SET binding = COALESCE(binding, $2), create_called_at = $3, updated_at = $3 WHERE id = $1 AND status = 'creating'
+               AND (binding IS NULL OR binding = $2)")
+            .bind(id).bind(binding).bind(now).execute(c).await.map(|d| d.rows_affected()))?;
+        if noted == 1 { Ok(()) } else { Err(StoreError::Moved) }
+    }
+
+    /// Writes the provider's ref onto a row that has none, whatever the row's status is by now. False: it has another already.
+    pub async fn write_ref(&mut self, id: Uuid, binding: &str, provider_ref: &str, provider_expires_at: Option<Time>, now: Time) -> Result<bool> {
+        let written = on!(self, c => sqlx::query(
+            "UPDATE instance SET binding = $2, provider_ref = $3, provider_expires_at = $4, updated_at = $5
+             WHERE id = $1 AND (provider_ref IS NULL OR provider_ref = $3)")
+            .bind(id).bind(binding).bind(provider_ref).bind(provider_expires_at).bind(now).execute(c).await.map(|d| d.rows_affected()))?;
+        Ok(written == 1)
+    }
+
+    /// By id, of this organization.
+    pub async fn instance(&mut self, organization: Uuid, id: Uuid) -> Result<Option<Instance>> {
+        Ok(on!(self, c => sqlx::query_as("SELECT * FROM instance WHERE organization_id = $1 AND id = $2")
+            .bind(organization).bind(id).fetch_optional(c).await)?)
+    }
+
+    /// By id, for Berth's own work.
+    pub async fn instance_by_id(&mut self, id: Uuid) -> Result<Option<Instance>> {
+        Ok(on!(self, c => sqlx::query_as("SELECT * FROM instance WHERE id = $1").bind(id).fetch_optional(c).await)?)
+    }
+
+    /// The live row with this role, if there is one.
+    pub async fn live_instance(&mut self, sandbox: Uuid, role: crate::model::instance::Role) -> Result<Option<Instance>> {
+        Ok(on!(self, c => sqlx::query_as("SELECT * FROM instance WHERE sandbox_id = $1 AND role = $2 AND role <> 'retired'")
+            .bind(sandbox).bind(role).fetch_optional(c).await)?)
+    }
+
+    /// The highest generation of the sandbox's rows; 0 when it never had one.
+    pub async fn highest_generation(&mut self, sandbox: Uuid) -> Result<i64> {
+        Ok(on!(self, c => sqlx::query_scalar("SELECT COALESCE(max(generation), 0) FROM instance WHERE sandbox_id = $1").bind(sandbox).fetch_one(c).await)?)
+    }
+
+    /// Whether another row that is live, or whose end is not confirmed, names this ref.
+    pub async fn ref_is_held_elsewhere(&mut self, i: &Instance) -> Result<bool> {
+        let count: i64 = on!(self, c => sqlx::query_scalar(
+            "SELECT count(*) FROM instance WHERE provider = $1 AND binding = $2 AND provider_ref = $3 AND id <> $4 AND role <> 'retired'")
+            .bind(&i.provider).bind(&i.binding).bind(&i.provider_ref).bind(i.id).fetch_one(c).await)?;
+        Ok(count > 0)
+    }
+
+    /// Rows whose teardown is due and that nobody is settling.
+    pub async fn cleanup_due(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(
+            "SELECT i.id FROM instance i LEFT JOIN claim k ON k.subject_id = i.id AND k.kind = 'cleanup'
+             WHERE i.status = 'pending_cleanup' AND i.cleanup_next_at <= $1 AND (k.claimed_until IS NULL OR k.claimed_until <= $1)
+             ORDER BY i.cleanup_next_at LIMIT $2")
+            .bind(now).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// Rows with an intent that nobody is carrying out: stops, and starts, creates and drains that no pending lease will finish.
+    pub async fn unclaimed_intents(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(
+            "SELECT i.id FROM instance i
+             WHERE i.status IN ('stopping', 'starting', 'draining', 'creating')
+               AND NOT EXISTS (SELECT 1 FROM claim k WHERE k.subject_id = i.id AND k.kind = 'cleanup' AND k.claimed_until > $1)
+               AND NOT EXISTS (SELECT 1 FROM claim k WHERE k.subject_id = i.sandbox_id AND k.kind IN ('gate', 'recover') AND k.claimed_until > $1)
+               AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.instance_id = i.id AND (l.status = 'pending' OR (l.status = 'active' AND l.release IS NOT NULL)))
+             ORDER BY i.updated_at LIMIT $2")
+            .bind(now).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// Idle rows: running or stopped, unheld, with no live or retained lease, unused since `before`.
+    pub async fn idle_instances(&mut self, status: Status, now: Time, limit: i64) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(
+            "SELECT i.id FROM instance i JOIN environment e ON e.id = i.environment_id
+             WHERE i.status = $1 AND i.hold_reason IS NULL
+               AND i.used_at <= $2 - CASE WHEN $1 = 'running' THEN e.idle_timeout_ms ELSE e.retain_ms END
+               AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.sandbox_id = i.sandbox_id AND l.status IN ('pending', 'active'))
+               AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.instance_id = i.id AND l.status = 'retained')
+             ORDER BY i.used_at LIMIT $3")
+            .bind(status).bind(now).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// A page of the ledger.
+    pub async fn instances(&mut self, organization: Uuid, filters: &Filters, cursor: Option<Cursor>, limit: i64) -> Result<Vec<Instance>> {
+        let (time, id) = page::start(cursor);
+        Ok(on!(self, c => sqlx::query_as(
+            "SELECT * FROM instance WHERE organization_id = $1 AND (created_at, id) < ($2, $3) AND ($4 IS NULL OR $4 LIKE '%,' || status || ',%')
+               AND ($5 IS NULL OR $5 = (status = 'pending_cleanup' AND (cleanup_attempts >= $6 OR quarantine_reason IS NOT NULL)))
+               AND ($7 IS NULL OR sandbox_id = $7)
+             ORDER BY created_at DESC, id DESC LIMIT $8")
+            .bind(organization).bind(time).bind(id).bind(filters.status_list()).bind(filters.quarantined).bind(QUARANTINE_ATTEMPTS)
+            .bind(filters.sandbox).bind(limit).fetch_all(c).await)?)
+    }
+}

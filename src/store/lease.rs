@@ -1,0 +1,121 @@
+//! Leases.
+
+use uuid::Uuid;
+
+use super::error::StoreError;
+use super::{Cursor, Filters, Result, Tx, page};
+use crate::clock::Time;
+use crate::model::lease::{Lease, Status};
+
+impl Tx {
+    /// Stores a new lease. A unique violation: another live writer, or another live lease of this holder.
+    pub async fn insert_lease(&mut self, l: &Lease) -> Result<()> {
+        on!(self, c => sqlx::query(
+            "INSERT INTO lease (id, organization_id, sandbox_id, environment_id, instance_id, generation, epoch, grant_seq, status, policy,
+                 access, holder, harness, ttl_ms, expires_at, max_expires_at, requested_expires_at, require_provider_expiry, plan,
+                 acquisition, metadata, acquired_at, renewed_at, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $24)")
+            .bind(l.id).bind(l.organization_id).bind(l.sandbox_id).bind(l.environment_id).bind(l.instance_id).bind(l.generation)
+            .bind(l.epoch).bind(l.grant_seq).bind(l.status).bind(l.policy).bind(l.access).bind(&l.holder).bind(&l.harness).bind(l.ttl_ms)
+            .bind(l.expires_at).bind(l.max_expires_at).bind(l.requested_expires_at).bind(l.require_provider_expiry).bind(&l.plan)
+            .bind(&l.acquisition).bind(&l.metadata).bind(l.acquired_at).bind(l.renewed_at).bind(l.created_at)
+            .execute(c).await.map(|_| ()))?;
+        Ok(())
+    }
+
+    /// Writes a lease back under its sandbox's lock, if it still has the status and epoch the change was decided on.
+    pub async fn save_lease(&mut self, l: &Lease, was: Status, was_epoch: i64, now: Time) -> Result<()> {
+        let saved = on!(self, c => sqlx::query(
+            "UPDATE lease SET instance_id = $4, generation = $5, epoch = $6, grant_seq = $7, status = $8, ends_as = $9, ttl_ms = $10,
+                 expires_at = $11, retain_until = $12, evidence = $13, plan = $14, acquisition = $15, release = $16, failure_code = $17,
+                 failure_reason = $18, acquired_at = $19, renewed_at = $20, released_at = $21, updated_at = $22, failure_facts = $23
+             WHERE id = $1 AND status = $2 AND epoch = $3 AND generation <= $5")
+            .bind(l.id).bind(was).bind(was_epoch).bind(l.instance_id).bind(l.generation).bind(l.epoch).bind(l.grant_seq).bind(l.status)
+            .bind(l.ends_as).bind(l.ttl_ms).bind(l.expires_at).bind(l.retain_until).bind(l.evidence).bind(&l.plan).bind(&l.acquisition)
+            .bind(&l.release).bind(&l.failure_code).bind(&l.failure_reason).bind(l.acquired_at).bind(l.renewed_at).bind(l.released_at).bind(now).bind(&l.failure_facts)
+            .execute(c).await.map(|d| d.rows_affected()))?;
+        if saved == 1 { Ok(()) } else { Err(StoreError::Moved) }
+    }
+
+    /// By id, of this organization.
+    pub async fn lease(&mut self, organization: Uuid, id: Uuid) -> Result<Option<Lease>> {
+        Ok(on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE organization_id = $1 AND id = $2")
+            .bind(organization).bind(id).fetch_optional(c).await)?)
+    }
+
+    /// By id, for Berth's own work.
+    pub async fn lease_by_id(&mut self, id: Uuid) -> Result<Option<Lease>> {
+        Ok(on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE id = $1").bind(id).fetch_optional(c).await)?)
+    }
+
+    /// A sandbox's live leases, oldest first.
+    pub async fn live_leases(&mut self, sandbox: Uuid) -> Result<Vec<Lease>> {
+        Ok(on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE sandbox_id = $1 AND status IN ('pending', 'active') ORDER BY created_at, id")
+            .bind(sandbox).fetch_all(c).await)?)
+    }
+
+    /// Leases that are over for their holder but not ended, and belong to this instance.
+    pub async fn unended_leases_of_instance(&mut self, instance: Uuid) -> Result<Vec<Lease>> {
+        Ok(on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE instance_id = $1 AND status IN ('retained', 'pending_cleanup') ORDER BY created_at, id")
+            .bind(instance).fetch_all(c).await)?)
+    }
+
+    /// The last lease that used this instance, ended or not.
+    pub async fn last_lease_of_instance(&mut self, instance: Uuid) -> Result<Option<Lease>> {
+        Ok(on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE instance_id = $1 AND access = 'read_write' ORDER BY created_at DESC, id DESC LIMIT 1")
+            .bind(instance).fetch_optional(c).await)?)
+    }
+
+    /// Active leases whose time has passed, oldest first.
+    pub async fn expired_leases(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar("SELECT id FROM lease WHERE status = 'active' AND expires_at <= $1 ORDER BY expires_at LIMIT $2")
+            .bind(now).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// Retained leases whose time has passed.
+    pub async fn retained_leases_due(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar("SELECT id FROM lease WHERE status = 'retained' AND retain_until <= $1 ORDER BY retain_until LIMIT $2")
+            .bind(now).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// Pending leases that nobody is making ready.
+    pub async fn unclaimed_pending_leases(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(
+            "SELECT l.id FROM lease l LEFT JOIN claim k ON k.subject_id = l.id AND k.kind = 'provision'
+             WHERE l.status = 'pending' AND (k.claimed_until IS NULL OR k.claimed_until <= $1) ORDER BY l.updated_at LIMIT $2")
+            .bind(now).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// Leases with a stored release that nobody is carrying out.
+    pub async fn unclaimed_releases(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(
+            "SELECT l.id FROM lease l LEFT JOIN claim k ON k.subject_id = l.sandbox_id AND k.kind = 'gate'
+             WHERE l.status = 'active' AND l.release IS NOT NULL AND (k.claimed_until IS NULL OR k.claimed_until <= $1)
+             ORDER BY l.updated_at LIMIT $2")
+            .bind(now).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// A page.
+    pub async fn leases(&mut self, organization: Uuid, filters: &Filters, cursor: Option<Cursor>, limit: i64) -> Result<Vec<Lease>> {
+        let (time, id) = page::start(cursor);
+        let sql = if self.is_sqlite() {
+            "SELECT l.* FROM lease l JOIN sandbox s ON s.id = l.sandbox_id
+             WHERE l.organization_id = $1 AND (l.created_at, l.id) < ($2, $3) AND ($4 IS NULL OR l.environment_id = $4)
+               AND ($5 IS NULL OR $5 LIKE '%,' || l.status || ',%') AND ($6 IS NULL OR l.holder = $6) AND ($7 IS NULL OR l.sandbox_id = $7)
+               AND NOT EXISTS (SELECT 1 FROM json_each($8) f WHERE NOT EXISTS
+                   (SELECT 1 FROM json_each(s.scope) p WHERE p.key = f.key AND p.value = f.value))
+               AND NOT EXISTS (SELECT 1 FROM json_each($9) f WHERE NOT EXISTS
+                   (SELECT 1 FROM json_each(l.metadata) p WHERE p.key = f.key AND p.value = f.value))
+             ORDER BY l.created_at DESC, l.id DESC LIMIT $10"
+        } else {
+            "SELECT l.* FROM lease l JOIN sandbox s ON s.id = l.sandbox_id
+             WHERE l.organization_id = $1 AND (l.created_at, l.id) < ($2, $3) AND ($4 IS NULL OR l.environment_id = $4)
+               AND ($5 IS NULL OR $5 LIKE '%,' || l.status || ',%') AND ($6 IS NULL OR l.holder = $6) AND ($7 IS NULL OR l.sandbox_id = $7)
+               AND ($8 IS NULL OR s.scope @> $8) AND ($9 IS NULL OR l.metadata @> $9)
+             ORDER BY l.created_at DESC, l.id DESC LIMIT $10"
+        };
+        Ok(on!(self, c => sqlx::query_as(sql).bind(organization).bind(time).bind(id).bind(filters.environment).bind(filters.status_list())
+            .bind(&filters.holder).bind(filters.sandbox).bind(Filters::pairs(&filters.scope)).bind(Filters::pairs(&filters.metadata))
+            .bind(limit).fetch_all(c).await)?)
+    }
+}
