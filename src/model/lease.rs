@@ -217,9 +217,6 @@ pub struct Plan {
     /// Consent to lose what is unsaved in the former instance.
     #[serde(default)]
     pub discard: bool,
-    /// The instance's status before it was drained, to go back to.
-    #[serde(default)]
-    pub drained_from_stopped: bool,
 }
 
 /// A release in progress, stored so that a crash cannot forget it.

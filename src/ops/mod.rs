@@ -1,4 +1,170 @@
 //! Verbs: one file a verb, a story from top to bottom. The only room that knows the store and the providers.
+//!
+//! Every story keeps the database and the world in separate breaths: a transaction decides and writes down what is to be
+//! done, then the provider is called with no transaction open, then a second, fenced transaction writes down what happened.
 
+pub mod acquire;
+pub mod admit;
+pub mod attach;
+pub mod boot;
+pub mod caller;
+pub mod capture;
+pub mod checkpoint;
+pub mod end;
+pub mod environment;
+pub mod exec;
+pub mod explain;
+pub mod files;
+pub mod health;
 pub mod input;
+pub mod instance;
+pub mod keys;
+pub mod lease;
+pub mod loss;
+pub mod make;
+pub mod provider;
+pub mod provision;
+pub mod recover;
+pub mod release;
+pub mod renew;
+pub mod resume;
+pub mod sandbox;
+pub mod succeed;
+pub mod terminate;
 pub mod view;
+pub mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use caller::{Caller, Credential};
+pub use work::Work;
+
+pub use crate::provider::{ByteStream, FileEntry, FileKind};
+
+use crate::archive::blob::Blobs;
+use crate::error::{Code, Error, Result};
+use crate::model::instance::Instance;
+use crate::provider::Provider;
+use crate::provider::registry::Registry;
+use crate::store::Store;
+use crate::store::organization::Deployment;
+
+/// The bounds the operator sets; each has the contract's default.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long a request waits for provider work it started before it answers 202.
+    pub provision_wait: Duration,
+    /// When a provisioning must be over.
+    pub provision_deadline: Duration,
+    /// How long after the last create call an absence is believed.
+    pub orphan_grace: Duration,
+    /// When a capture must be over.
+    pub capture_timeout: Duration,
+    /// How long one call of a provider may take.
+    pub call_timeout: Duration,
+    /// How long transient failures of a resume are retried.
+    pub resume_retry: Duration,
+    /// How long a release waits for running commands.
+    pub drain_wait: Duration,
+    /// How often the background tasks look.
+    pub reaper_period: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            provision_wait: Duration::from_secs(120),
+            provision_deadline: Duration::from_secs(600),
+            orphan_grace: Duration::from_secs(120),
+            capture_timeout: Duration::from_secs(600),
+            call_timeout: Duration::from_secs(60),
+            resume_retry: Duration::from_secs(60),
+            drain_wait: Duration::from_secs(30),
+            reaper_period: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Everything a verb needs.
+pub struct Berth {
+    /// The database.
+    pub store: Store,
+    /// The providers of this server.
+    pub providers: Registry,
+    /// Where portable archives live.
+    pub blobs: Blobs,
+    /// The operator's bounds.
+    pub settings: Settings,
+    /// Who we are to providers, and the key of lease tokens.
+    pub deployment: Deployment,
+    /// Tracked tasks, held claims, and who waits for what.
+    pub work: Work,
+    /// API keys seen in the last seconds.
+    pub(crate) keys: moka::future::Cache<String, crate::model::key::ApiKey>,
+}
+
+impl Berth {
+    /// Puts the parts together; the store is migrated already.
+    pub async fn open(store: Store, providers: Registry, blobs: Blobs, settings: Settings) -> Result<Arc<Self>> {
+        let deployment = store.read().await?.deployment().await?;
+        if store.is_sqlite() {
+            let mut tx = store.begin().await?;
+            tx.drop_all_claims().await?;
+            tx.commit().await?;
+        }
+        let keys = moka::future::Cache::builder().max_capacity(10_000).time_to_live(Duration::from_secs(3)).build();
+        Ok(Arc::new(Self { store, providers, blobs, settings, deployment, work: Work::default(), keys }))
+    }
+
+    /// The provider an instance was made by, by what its row recorded.
+    pub fn provider_of(&self, instance: &Instance) -> Result<Arc<dyn Provider>> {
+        self.providers.get(&instance.provider).ok_or_else(|| {
+            Error::new(Code::ProviderUnavailable, format!("This server does not run the provider {}.", instance.provider)).retry_after(Duration::from_secs(30))
+        })
+    }
+}
+
+/// A step the design does not have is a fault of ours, never the caller's.
+pub(crate) fn step<T>(step: std::result::Result<T, crate::model::IllegalStep>) -> Result<T> {
+    step.map_err(|illegal| {
+        tracing::error!(%illegal, "an illegal step was tried");
+        Error::new(Code::Internal, "The state does not allow this step; nothing was changed.")
+    })
+}
+
+/// Tells a provider's failure in the contract's words; its own words go nowhere.
+pub(crate) fn provider_failed(error: &crate::provider::ProviderError) -> Error {
+    use crate::provider::Kind;
+    let wait = Duration::from_secs(2);
+    let kind = error.kind.as_str();
+    match error.kind {
+        Kind::Refused | Kind::Transient => Error::new(Code::ProviderUnavailable, format!("The provider did not take the call: {}.", error.message)).retry_after(wait),
+        Kind::Throttled(wait) => Error::new(Code::ProviderUnavailable, "The provider asks for fewer calls.").retry_after(wait),
+        Kind::Indeterminate => Error::new(Code::ProviderTimeout, "The provider's answer was lost; whether it happened is being found out."),
+        Kind::Invalid => Error::new(Code::ConfigInvalid, format!("The provider cannot work with this configuration: {}.", error.message)),
+        Kind::Unsupported => Error::new(Code::CapabilityNotGranted, "This provider has no such verb."),
+        Kind::Full => Error::new(Code::StorageFull, "The provider's storage is full."),
+        Kind::NotFound => crate::store::fence::instance_lost(),
+        Kind::Fenced => Error::new(Code::LeaseNotActive, "The sandbox has passed to another grant; the command was not started."),
+        Kind::Path => Error::new(Code::InvalidPath, format!("This path cannot be used: {}.", error.message)),
+        Kind::FileNotFound => Error::new(Code::FileNotFound, "There is no such file in the sandbox."),
+        Kind::IsADirectory => Error::new(Code::IsADirectory, "This path is a directory."),
+        Kind::NotADirectory => Error::new(Code::NotADirectory, "A part of this path is not a directory."),
+        Kind::DirectoryNotEmpty => Error::new(Code::DirectoryNotEmpty, "This directory has entries; delete it with recursive=true."),
+        Kind::FileExists => Error::new(Code::FileExists, "Something exists at this path already."),
+    }
+    .fact("provider_error_kind", kind)
+}
+
+/// A named place at which a test may end the process as SIGKILL would; nothing outside the test feature.
+#[cfg(feature = "testing")]
+pub(crate) fn crash_point(name: &str) {
+    if std::env::var("BERTH_CRASH_AT").is_ok_and(|at| at == name) {
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).ok();
+        std::thread::sleep(Duration::from_secs(60));
+    }
+}
+
+#[cfg(not(feature = "testing"))]
+pub(crate) fn crash_point(_name: &str) {}

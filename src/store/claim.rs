@@ -109,6 +109,12 @@ impl Tx {
         Ok(())
     }
 
+    /// Takes a claim away whoever holds it: its work was decided to end, and no effect of its owner passes any more.
+    pub async fn clear_claim(&mut self, subject: Uuid, kind: ClaimKind) -> Result<()> {
+        on!(self, c => sqlx::query("DELETE FROM claim WHERE subject_id = $1 AND kind = $2").bind(subject).bind(kind).execute(c).await.map(|_| ()))?;
+        Ok(())
+    }
+
     /// Renews every claim of this process whose work may still go on.
     pub async fn renew_claims(&mut self, owner: Uuid, now: Time) -> Result<u64> {
         Ok(on!(self, c => sqlx::query("UPDATE claim SET claimed_until = $3 WHERE owner = $1 AND deadline > $2")

@@ -79,10 +79,11 @@ impl Tx {
         Ok(settled == 1)
     }
 
-    /// Settles every running operation of a sandbox at once, with what is known of all of them.
-    pub async fn settle_all_operations(&mut self, sandbox: Uuid, status: Status, killed: bool, now: Time) -> Result<u64> {
-        Ok(on!(self, c => sqlx::query("UPDATE operation SET status = $2, process_tree_killed = $3, ended_at = $4 WHERE sandbox_id = $1 AND status = 'running'")
-            .bind(sandbox).bind(status).bind(killed).bind(now).execute(c).await.map(|d| d.rows_affected()))?)
+    /// Settles every running operation of a sandbox that was admitted under a lower grant, with what is known of all of them.
+    pub async fn settle_operations_below(&mut self, sandbox: Uuid, grant_seq: i64, status: Status, killed: bool, now: Time) -> Result<u64> {
+        Ok(on!(self, c => sqlx::query(
+            "UPDATE operation SET status = $3, process_tree_killed = $4, ended_at = $5 WHERE sandbox_id = $1 AND grant_seq < $2 AND status = 'running'")
+            .bind(sandbox).bind(grant_seq).bind(status).bind(killed).bind(now).execute(c).await.map(|d| d.rows_affected()))?)
     }
 
     /// Running operations of a sandbox.

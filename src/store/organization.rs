@@ -49,3 +49,11 @@ impl Tx {
             .bind(time).bind(id).bind(limit).fetch_all(c).await)?)
     }
 }
+
+impl Tx {
+    /// A real write that changes nothing.
+    pub async fn touch(&mut self) -> Result<()> {
+        on!(self, c => sqlx::query("UPDATE deployment SET created_at = created_at WHERE one = 1").execute(c).await.map(|_| ()))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Admission: a write passes its fence and the gate, gets its number and its row, all in one transaction; then it may be sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::{Berth, Caller, resume};
+use crate::error::{Code, Error, Result};
+use crate::model::instance::{Instance, Status as InstanceStatus};
+use crate::model::lease::Lease;
+use crate::model::operation::{Kind, Operation, Status};
+use crate::store::fence::{check_epoch, check_live, instance_lost, transition};
+use crate::store::operation::Settlement;
+use crate::store::{Carried, ClaimKind, Claimed};
+
+/// How long a write waits for a capture or another transition before it is told to come again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A write that may be sent now.
+pub struct Admitted {
+    /// Its row.
+    pub operation: Operation,
+    /// Where it goes.
+    pub instance: Instance,
+    /// Held while it runs.
+    pub claim: Claimed,
+}
+
+/// Admits a write; a stopped instance is started first, a closed gate is waited for, bounded.
+pub async fn admit(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: Carried, id: Uuid, kind: Kind, hold: Duration) -> Result<Admitted> {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        let mut tx = berth.store.begin().await?;
+        let mut fenced = tx.fence(caller.organization, lease, caller.carried(carried)).await?;
+        let obstacle = match tx.pass_gate(fenced.sandbox.id, fenced.now).await {
+            Ok(()) => match fenced.instance.status {
+                InstanceStatus::Running => {
+                    let operation = tx.admit(&mut fenced, id, kind).await?;
+                    let claim = tx.claim(id, ClaimKind::Operation, berth.work.owner, kind.as_str(), fenced.now, hold).await?;
+                    tx.commit().await?;
+                    let claim = claim.ok_or(crate::store::error::StoreError::ClaimLost)?;
+                    super::crash_point("after_admit");
+                    return Ok(Admitted { operation, instance: fenced.instance, claim });
+                }
+                InstanceStatus::Stopped => {
+                    drop(tx);
+                    resume::wake(berth, caller.organization, lease, patience).await?;
+                    continue;
+                }
+                _ => transition("The sandbox is changing state."),
+            },
+            Err(closed) => closed,
+        };
+        drop(tx);
+        if !berth.work.line(fenced.sandbox.id).until_changed(patience).await {
+            return Err(obstacle);
+        }
+    }
+}
+
+/// Writes down how an admitted write ended. `lingering`: something it started goes on running.
+pub async fn settle(berth: &Berth, admitted: &Admitted, settlement: &Settlement, lingering: bool) -> Result<bool> {
+    let mut tx = berth.store.begin().await?;
+    let operation = &admitted.operation;
+    if lingering {
+        if let Some(mut sandbox) = tx.lock_sandbox(operation.sandbox_id).await? {
+            let now = tx.now().await?;
+            if sandbox.instance_id == Some(operation.instance_id) {
+                sandbox.process_open = true;
+                tx.save_sandbox(&sandbox, now).await?;
+            }
+        }
+    }
+    let now = tx.now().await?;
+    let settled = tx.settle_operation(operation.id, settlement, now).await?;
+    tx.drop_claim(&admitted.claim).await?;
+    tx.commit().await?;
+    berth.work.ring(operation.sandbox_id);
+    Ok(settled)
+}
+
+/// A settlement with no output.
+pub fn plain(status: Status, exit_code: Option<i64>) -> Settlement {
+    Settlement { status, exit_code, signal: None, process_tree_killed: false, stdout: Default::default(), stderr: Default::default() }
+}
+
+/// A read under a lease: it is active, and its instance runs, or is started for a writer.
+pub async fn readable(berth: &Arc<Berth>, caller: &Caller, id: Uuid) -> Result<(Lease, Instance)> {
+    let mut tx = berth.store.read().await?;
+    let lease = tx.lease(caller.organization, id).await?.ok_or_else(|| Error::not_found("lease"))?;
+    let now = tx.now().await?;
+    check_live(&lease, now)?;
+    check_epoch(&lease, Carried { generation: None, ..caller.carried(Carried::default()) })?;
+    let instance = match lease.instance_id {
+        Some(id) => tx.instance_by_id(id).await?,
+        None => None,
+    };
+    drop(tx);
+    let instance = instance.filter(|i| i.status.is_live()).ok_or_else(instance_lost)?;
+    match instance.status {
+        InstanceStatus::Stopped | InstanceStatus::Starting if lease.is_writer() => {
+            resume::wake(berth, caller.organization, id, Instant::now() + PATIENCE).await?;
+            Ok((lease, instance))
+        }
+        InstanceStatus::Stopped | InstanceStatus::Starting => Err(Error::new(Code::InstanceNotRunning, "The sandbox is stopped, and a reader does not start it.")),
+        _ => Ok((lease, instance)),
+    }
+}

@@ -1,0 +1,117 @@
+//! Environments: made by administrators, read by everybody of the organization.
+
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use super::input::{ListQuery, NewEnvironment};
+use super::view::Page;
+use super::{Berth, Caller};
+use crate::error::{Code, Error, FieldError, Result};
+use crate::model::environment::Environment;
+use crate::model::key::Scope;
+use crate::store::Cursor;
+use crate::store::event::NewEvent;
+
+/// Makes an environment; its configuration is checked against the provider's schema first.
+pub async fn create(berth: &Berth, caller: &Caller, input: NewEnvironment) -> Result<Environment> {
+    caller.require(Scope::Admin)?;
+    check(berth, &input)?;
+    let base = super::boot::defaults(caller.organization, &input.name, &input.provider);
+    let millis = |seconds: Option<i64>, default: i64| seconds.map_or(default, |s| s.saturating_mul(1000));
+    let max_ttl_ms = millis(input.max_ttl_seconds, base.max_ttl_ms);
+    let mut tx = berth.store.begin().await?;
+    let now = tx.now().await?;
+    let environment = Environment {
+        config: Json(input.config),
+        policy: input.policy,
+        ttl_ms: millis(input.ttl_seconds, base.ttl_ms.min(max_ttl_ms)),
+        max_ttl_ms,
+        idle_timeout_ms: millis(input.idle_timeout_seconds, base.idle_timeout_ms),
+        on_idle: input.on_idle.unwrap_or(base.on_idle),
+        retain_ms: millis(input.retain_seconds, base.retain_ms),
+        checkpoint_policy: Json(input.checkpoint_policy),
+        workspace_path: input.workspace_path,
+        max_live_instances: input.max_live_instances,
+        metadata: Json(input.metadata),
+        created_at: now,
+        updated_at: now,
+        ..base
+    };
+    match tx.insert_environment(&environment).await {
+        Ok(()) => {}
+        Err(error) if error.is_unique_violation() => {
+            return Err(Error::new(Code::NameTaken, format!("An environment named {} exists already.", environment.name)));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let event = NewEvent {
+        organization: caller.organization,
+        type_: "environment.created",
+        subject_kind: "environment",
+        subject: environment.id,
+        generation: None,
+        actor: &caller.actor(),
+        data: serde_json::json!({ "name": environment.name, "provider": environment.provider }),
+    };
+    tx.tell(event, now).await?;
+    tx.commit().await?;
+    Ok(environment)
+}
+
+fn check(berth: &Berth, input: &NewEnvironment) -> Result<()> {
+    let mut wrong = Vec::new();
+    let mut say = |pointer: &str, message: String| wrong.push(FieldError { pointer: pointer.to_owned(), message });
+    if berth.providers.get(&input.provider).is_none() {
+        let known: Vec<_> = berth.providers.all().iter().map(|p| p.traits().kind).collect();
+        say("/provider", format!("is not a provider of this server; it has {}", known.join(", ")));
+    }
+    let max = input.max_ttl_seconds.unwrap_or(86_400);
+    for (pointer, value, low, high) in [
+        ("/max_ttl_seconds", input.max_ttl_seconds, 1, 365 * 86_400),
+        ("/ttl_seconds", input.ttl_seconds, 1, max),
+        ("/idle_timeout_seconds", input.idle_timeout_seconds, 1, 30 * 86_400),
+        ("/retain_seconds", input.retain_seconds, 0, 365 * 86_400),
+        ("/quotas/max_live_instances", input.max_live_instances, 1, 1_000_000),
+        ("/checkpoint_policy/keep_last", input.checkpoint_policy.keep_last, 2, 1000),
+        ("/checkpoint_policy/keep_for_seconds", input.checkpoint_policy.keep_for_seconds, 0, 10 * 365 * 86_400),
+    ] {
+        if value.is_some_and(|v| v < low || v > high) {
+            say(pointer, format!("must be {low} to {high}"));
+        }
+    }
+    if !wrong.is_empty() {
+        return Err(Error::invalid_fields(wrong));
+    }
+    let schema_errors = berth.providers.check_config(&input.provider, &input.config).err().unwrap_or_default();
+    if schema_errors.is_empty() {
+        return Ok(());
+    }
+    let errors: Vec<_> = schema_errors.into_iter().map(|(pointer, message)| FieldError { pointer: format!("/config{pointer}"), message }).collect();
+    let mut error = Error::invalid_fields(errors);
+    error.code = Code::ConfigInvalid;
+    Err(error)
+}
+
+/// By id or by name; archived ones by id only.
+pub async fn get(berth: &Berth, caller: &Caller, id_or_name: &str) -> Result<Environment> {
+    caller.require(Scope::Read)?;
+    find(berth, caller.organization, id_or_name).await
+}
+
+/// A page of environments.
+pub async fn list(berth: &Berth, caller: &Caller, query: ListQuery) -> Result<Page<Environment>> {
+    caller.require(Scope::Read)?;
+    let (_, bound, cursor) = super::lease::narrow(berth, caller, "environments", &query).await?;
+    let rows = berth.store.read().await?.environments(caller.organization, cursor, query.limit + 1).await?;
+    let (items, next_cursor) = super::lease::cut(rows, query.limit, &bound, |e: &Environment| Cursor { created_at: e.created_at, id: e.id });
+    Ok(Page { items, next_cursor })
+}
+
+pub(super) async fn find(berth: &Berth, organization: Uuid, id_or_name: &str) -> Result<Environment> {
+    let mut tx = berth.store.read().await?;
+    let found = match Uuid::parse_str(id_or_name) {
+        Ok(id) => tx.environment(organization, id).await?,
+        Err(_) => tx.environment_named(organization, id_or_name).await?,
+    };
+    found.ok_or_else(|| Error::not_found("environment"))
+}

@@ -1,0 +1,26 @@
+//! Reading the ledger of instances.
+
+use uuid::Uuid;
+
+use super::input::ListQuery;
+use super::view::Page;
+use super::{Berth, Caller};
+use crate::error::{Error, Result};
+use crate::model::instance::Instance;
+use crate::model::key::Scope;
+use crate::store::Cursor;
+
+/// One row.
+pub async fn get(berth: &Berth, caller: &Caller, id: Uuid) -> Result<Instance> {
+    caller.require(Scope::Read)?;
+    berth.store.read().await?.instance(caller.organization, id).await?.ok_or_else(|| Error::not_found("instance"))
+}
+
+/// A page of rows.
+pub async fn list(berth: &Berth, caller: &Caller, query: ListQuery) -> Result<Page<Instance>> {
+    caller.require(Scope::Read)?;
+    let (filters, bound, cursor) = super::lease::narrow(berth, caller, "instances", &query).await?;
+    let rows = berth.store.read().await?.instances(caller.organization, &filters, cursor, query.limit + 1).await?;
+    let (items, next_cursor) = super::lease::cut(rows, query.limit, &bound, |i: &Instance| Cursor { created_at: i.created_at, id: i.id });
+    Ok(Page { items, next_cursor })
+}

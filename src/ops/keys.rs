@@ -1,0 +1,44 @@
+//! Organizations and API keys.
+
+use uuid::Uuid;
+
+use super::{Berth, Caller, Credential};
+use crate::clock::Time;
+use crate::error::{Code, Error, Result};
+use crate::model::key::{self, ApiKey, Scope};
+use crate::store::organization::Organization;
+
+/// Makes an organization.
+pub async fn create_organization(berth: &Berth, caller: &Caller, name: &str) -> Result<Organization> {
+    caller.require(Scope::Operator)?;
+    let mut tx = berth.store.begin().await?;
+    let now = tx.now().await?;
+    let (organization, new) = tx.ensure_organization(name, now).await?;
+    if !new {
+        return Err(Error::new(Code::NameTaken, format!("An organization named {name} exists already.")));
+    }
+    tx.commit().await?;
+    Ok(organization)
+}
+
+/// Makes a key and returns its secret, this once. A key grants no scope it lacks; an operator may make keys of any organization.
+pub async fn create(
+    berth: &Berth, caller: &Caller, name: &str, scopes: Vec<Scope>, expires_at: Option<Time>, organization_id: Option<Uuid>,
+) -> Result<(ApiKey, String)> {
+    let Credential::Key(own) = &caller.credential else { return Err(caller.require(Scope::Admin).err().unwrap_or_else(|| Error::not_found("key"))) };
+    let foreign = organization_id.filter(|id| *id != caller.organization);
+    caller.require(if foreign.is_some() { Scope::Operator } else { Scope::Admin })?;
+    let lacks = scopes.iter().find(|scope| **scope == Scope::Operator && !own.grants(Scope::Operator));
+    if let Some(scope) = lacks {
+        return Err(Error::new(Code::ScopeEscalation, format!("A key grants no scope it lacks; this one lacks {scope}.")).fact("missing_scope", scope.as_str()));
+    }
+    let secret = super::boot::new_secret()?;
+    let mut tx = berth.store.begin().await?;
+    let now = tx.now().await?;
+    let organization = organization_id.unwrap_or(caller.organization);
+    tx.organization(organization).await?.ok_or_else(|| Error::not_found("organization"))?;
+    let key = ApiKey { id: crate::id::new(), organization_id: organization, name: name.to_owned(), scopes, expires_at, created_at: now };
+    tx.insert_key(&key, &key::hash(&secret)).await?;
+    tx.commit().await?;
+    Ok((key, secret))
+}

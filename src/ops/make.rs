@@ -1,0 +1,279 @@
+//! Making an instance: the one way to be born. The row is there already; this asks the provider, writes the ref first and
+//! unconditionally, and puts the selected checkpoint back, verified.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::Berth;
+use crate::archive::{ArchiveCode, Limits};
+use crate::clock::Time;
+use crate::error::{Code, Error, Result};
+use crate::model::checkpoint::{Checkpoint, Kind as CheckpointKind};
+use crate::model::instance::{Instance, Role, Status};
+use crate::model::lease::{OnUnavailable, Plan, RestoredFrom};
+use crate::provider::{Kind, Made, OwnerTag, Provider, ProviderError, Spec, WriteMode};
+use crate::store::error::StoreError;
+
+/// An instance that is made, filled and ready to be activated.
+#[derive(Debug)]
+pub struct Ready {
+    /// The working directory inside the sandbox.
+    pub workspace_path: String,
+    /// What was put back, if anything was.
+    pub restored_from: Option<RestoredFrom>,
+    /// The workspace is knowingly empty although the pointer names a checkpoint, or holds another revision than the pointer's.
+    pub diverged: bool,
+}
+
+/// Why an instance could not be made.
+#[derive(Debug)]
+pub enum Unmade {
+    /// Nothing was made, surely.
+    Refused(Error),
+    /// Something may have been made, and the row must be torn down.
+    Failed(Error),
+    /// Somebody else has taken the work over: touch nothing.
+    Superseded,
+}
+
+impl From<StoreError> for Unmade {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Moved | StoreError::ClaimLost => Self::Superseded,
+            other @ StoreError::Database(_) => Self::Failed(other.into()),
+        }
+    }
+}
+
+/// A provider call within the server's bound; a late answer is an unknown one.
+pub(super) async fn call<T>(berth: &Berth, work: impl Future<Output = crate::provider::Result<T>>) -> crate::provider::Result<T> {
+    match tokio::time::timeout(berth.settings.call_timeout, work).await {
+        Ok(answer) => answer,
+        Err(_) => Err(ProviderError::new(Kind::Indeterminate, "it did not answer in time")),
+    }
+}
+
+/// Makes the instance of a `creating` row ready. Repeatable after a crash at any line.
+pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan) -> std::result::Result<Ready, Unmade> {
+    let provider = berth.provider_of(instance).map_err(Unmade::Refused)?;
+    let selected = select(berth, instance, plan).await.map_err(|e| if instance.provider_ref.is_none() && instance.create_called_at.is_none() { Unmade::Refused(e) } else { Unmade::Failed(e) })?;
+    let spec = Spec { config: instance.config.0.clone(), workspace_path: instance.configured_path.clone() };
+    let provider_ref = match &instance.provider_ref {
+        Some(provider_ref) => provider_ref.clone(),
+        None => create(berth, &*provider, instance, &spec).await?,
+    };
+    super::crash_point("after_create");
+    let workspace_path = call(berth, provider.realize(&provider_ref, &spec)).await.map_err(|e| Unmade::Failed(super::provider_failed(&e)))?;
+    let restored_from = match &selected.checkpoint {
+        Some(checkpoint) => Some(put_back(berth, &*provider, &provider_ref, checkpoint).await.map_err(Unmade::Failed)?),
+        None => None,
+    };
+    Ok(Ready { workspace_path, restored_from, diverged: selected.diverged })
+}
+
+/// Asks the provider for the object of this row's tag, and commits its ref before anything else is thought about.
+async fn create(berth: &Berth, provider: &dyn Provider, instance: &Instance, spec: &Spec) -> std::result::Result<String, Unmade> {
+    let tag = tag_of(berth, instance);
+    let mut pause = Duration::from_millis(250);
+    for attempt in 0.. {
+        let made = ensure_once(berth, provider, instance, spec, &tag).await?;
+        match made {
+            Ok(made) => {
+                keep_ref(berth, instance, &made).await?;
+                return Ok(made.provider_ref);
+            }
+            Err(error) => {
+                let repeatable = provider.traits().lookup == crate::provider::Lookup::ByTag && error.kind.is_transient();
+                if attempt < 2 && repeatable {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                    continue;
+                }
+                let told = super::provider_failed(&error);
+                return Err(match error.kind {
+                    Kind::Refused | Kind::Invalid | Kind::Unsupported if attempt == 0 => Unmade::Refused(told),
+                    _ => Unmade::Failed(told),
+                });
+            }
+        }
+    }
+    unreachable!("the loop returns")
+}
+
+async fn ensure_once(
+    berth: &Berth, provider: &dyn Provider, instance: &Instance, spec: &Spec, tag: &OwnerTag,
+) -> std::result::Result<crate::provider::Result<Made>, Unmade> {
+    let binding = match call(berth, provider.binding()).await {
+        Ok(binding) => binding,
+        // Before the first create call nothing can exist yet, whatever the account says.
+        Err(error) if instance.create_called_at.is_none() => return Err(Unmade::Refused(super::provider_failed(&error))),
+        Err(error) => return Ok(Err(error)),
+    };
+    let mut tx = berth.store.begin().await?;
+    tx.lock_sandbox(instance.sandbox_id).await?;
+    let now = tx.now().await?;
+    tx.note_create_call(instance.id, &binding, now).await?;
+    tx.commit().await?;
+    super::crash_point("after_intent");
+    Ok(call(berth, provider.ensure(spec, tag)).await)
+}
+
+/// Writes the ref onto the row, whatever became of it meanwhile. A row that is over already goes to teardown; a second ref of a
+/// row becomes a ledger entry of its own.
+pub(super) async fn keep_ref(berth: &Berth, instance: &Instance, made: &Made) -> std::result::Result<(), Unmade> {
+    let mut last = None;
+    for _ in 0..3 {
+        match try_keep_ref(berth, instance.id, made).await {
+            Ok(kept) => return kept,
+            Err(error) => last = Some(error),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    tracing::error!(instance_id = %instance.id, provider = %instance.provider, "a provider's ref could not be recorded");
+    let cause = last.map_or_else(String::new, |e| e.detail);
+    Err(Unmade::Failed(Error::new(Code::OrphanUnrecorded, format!("The sandbox was made but could not be recorded; it is looked up by its tag later. {cause}"))))
+}
+
+async fn try_keep_ref(berth: &Berth, id: Uuid, made: &Made) -> Result<std::result::Result<(), Unmade>> {
+    let mut tx = berth.store.begin().await?;
+    let Some(row) = tx.instance_by_id(id).await? else { return Ok(Err(Unmade::Superseded)) };
+    let Some(mut sandbox) = tx.lock_sandbox(row.sandbox_id).await? else { return Ok(Err(Unmade::Superseded)) };
+    let now = tx.now().await?;
+    let Some(mut row) = tx.instance_by_id(id).await? else { return Ok(Err(Unmade::Superseded)) };
+    let binding = row.binding.clone().unwrap_or_default();
+    let first = tx.write_ref(id, &binding, &made.provider_ref, made.provider_expires_at, now).await?;
+    let outcome = if !first {
+        second_ref(&mut tx, &row, &binding, made, now).await?;
+        Err(Unmade::Superseded)
+    } else if matches!(row.status, Status::Destroyed | Status::Lost) {
+        let was = row.status;
+        row.status = super::step(was.on(crate::model::instance::Event::LateRef))?;
+        (row.cleanup_next_at, row.destroyed_at) = (Some(now), None);
+        tx.save_instance(&row, was, now).await?;
+        Err(Unmade::Superseded)
+    } else if row.status == Status::PendingCleanup {
+        let was = row.status;
+        row.cleanup_next_at = Some(now);
+        tx.save_instance(&row, was, now).await?;
+        Err(Unmade::Superseded)
+    } else {
+        Ok(())
+    };
+    sandbox.updated_at = now;
+    tx.commit().await?;
+    Ok(outcome)
+}
+
+/// A ref is never replaced: a second one of the same row is an entry of its own, to be torn down.
+async fn second_ref(tx: &mut crate::store::Tx, row: &Instance, binding: &str, made: &Made, now: Time) -> Result<()> {
+    let entry = Instance {
+        id: crate::id::new(),
+        role: Role::Retired,
+        status: Status::PendingCleanup,
+        binding: Some(binding.to_owned()),
+        provider_ref: Some(made.provider_ref.clone()),
+        retire_reason: Some("second_ref".to_owned()),
+        cleanup_next_at: Some(now),
+        retired_at: Some(now),
+        created_at: now,
+        used_at: now,
+        hold_reason: None,
+        ..row.clone()
+    };
+    Ok(tx.insert_instance(&entry).await?)
+}
+
+/// The owner tag of a row.
+pub(super) fn tag_of(berth: &Berth, instance: &Instance) -> OwnerTag {
+    OwnerTag {
+        deployment: berth.deployment.id,
+        organization: instance.organization_id,
+        sandbox: instance.sandbox_id,
+        instance: instance.id,
+        generation: instance.generation,
+    }
+}
+
+struct Selected {
+    checkpoint: Option<Checkpoint>,
+    diverged: bool,
+}
+
+/// The revision to put back, its bytes verified before anything is created. The selected one only, unless the caller said
+/// what else will do.
+async fn select(berth: &Berth, instance: &Instance, plan: &Plan) -> Result<Selected> {
+    let Some(wanted) = plan.restore else { return Ok(Selected { checkpoint: None, diverged: false }) };
+    let mut tx = berth.store.read().await?;
+    let chosen = tx.checkpoint(instance.organization_id, wanted).await?.ok_or_else(|| Error::not_found("checkpoint"))?;
+    let older = tx.attached_checkpoints(instance.sandbox_id).await?;
+    drop(tx);
+    let problem = match usable(berth, &chosen).await {
+        Ok(()) => return Ok(Selected { diverged: !chosen.current, checkpoint: Some(chosen) }),
+        Err(problem) => problem,
+    };
+    match plan.on_unavailable {
+        Some(OnUnavailable::Empty) => Ok(Selected { checkpoint: None, diverged: true }),
+        Some(OnUnavailable::OlderRevision) => {
+            for candidate in older.into_iter().filter(|c| c.id != wanted && c.kind == CheckpointKind::PortableWorkspace && c.created_at <= chosen.created_at) {
+                if usable(berth, &candidate).await.is_ok() {
+                    return Ok(Selected { checkpoint: Some(candidate), diverged: true });
+                }
+            }
+            Err(problem)
+        }
+        _ => Err(problem),
+    }
+}
+
+async fn usable(berth: &Berth, checkpoint: &Checkpoint) -> Result<()> {
+    let unavailable = |detail: &str| Err(Error::new(Code::CheckpointUnavailable, detail).fact("checkpoint_id", checkpoint.id.to_string()));
+    if checkpoint.kind == CheckpointKind::ProviderNative {
+        return unavailable("This checkpoint is a provider's own snapshot, which cannot be restored here.");
+    }
+    let (Some(key), Some(sha256), Some(size)) = (&checkpoint.object_key, &checkpoint.archive_sha256, checkpoint.size_bytes) else {
+        return unavailable("This checkpoint has no stored archive.");
+    };
+    berth.blobs.verify(key, sha256, u64::try_from(size).unwrap_or(0)).await.map_err(|e| archive_failed(&e))
+}
+
+/// Unpacks a portable archive into a made instance and proves that what is there now is what was saved.
+async fn put_back(berth: &Berth, provider: &dyn Provider, provider_ref: &str, checkpoint: &Checkpoint) -> Result<RestoredFrom> {
+    let key = checkpoint.object_key.as_deref().unwrap_or_default();
+    let limits = Limits::default();
+    let tar = berth.blobs.open_tar(key, &limits).await.map_err(|e| archive_failed(&e))?;
+    provider.write_tree(provider_ref, tar, WriteMode::Replace).await.map_err(|e| super::provider_failed(&e))?;
+    let read = provider.read_tree(provider_ref, &[]).await.map_err(|e| super::provider_failed(&e))?;
+    let found = crate::archive::tree::digest_stream(read.tar, limits).await.map_err(|e| archive_failed(&e))?;
+    let saved = checkpoint.tree.as_ref().map(|t| t.digest.as_str());
+    if saved != Some(found.digest.as_str()) {
+        return Err(integrity("workspace_fingerprint_mismatch", "The restored workspace is not what was saved; it was not used."));
+    }
+    Ok(RestoredFrom {
+        checkpoint_id: checkpoint.id,
+        workspace_revision: checkpoint.workspace_revision.clone().unwrap_or_default(),
+        kind: checkpoint.kind,
+        verification: "content".to_owned(),
+        entries: i64::try_from(found.entries).unwrap_or(i64::MAX),
+        bytes: i64::try_from(found.bytes).unwrap_or(i64::MAX),
+    })
+}
+
+fn integrity(code: &str, detail: &str) -> Error {
+    Error::new(Code::CheckpointIntegrity, detail).fact("integrity_code", code)
+}
+
+/// Tells an archive's failure in the contract's words.
+pub(super) fn archive_failed(error: &crate::archive::ArchiveError) -> Error {
+    match error.code {
+        ArchiveCode::HashMismatch => integrity("archive_hash_mismatch", "The stored archive is not what was saved; it was not used."),
+        ArchiveCode::Missing => integrity("archive_missing", "The stored archive is gone."),
+        ArchiveCode::Invalid | ArchiveCode::Unsafe => integrity("archive_metadata_invalid", "The stored archive cannot be read."),
+        ArchiveCode::Limit => Error::new(Code::ArchiveLimitExceeded, "The workspace is larger than an archive may be."),
+        ArchiveCode::Full => Error::new(Code::StorageFull, "The archive store is full."),
+        ArchiveCode::Storage => {
+            Error::new(Code::StorageUnavailable, "The archive store did not answer.").retry_after(Duration::from_secs(5))
+        }
+    }
+}

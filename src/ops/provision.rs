@@ -1,0 +1,341 @@
+//! Provision: whatever a pending lease still needs, one step after another, until it is active or has failed. Requests and the
+//! driver call the same function, so a crash at any line is finished from what the rows say.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use super::make::{self, Ready, Unmade};
+use super::succeed::{self, Leaving};
+use super::{Berth, capture, end, resume, terminate};
+use crate::clock::Time;
+use crate::error::{Code, Error, Result};
+use crate::model::event::Actor;
+use crate::model::instance::{Event as InstanceEvent, HoldReason, Instance, Role, Status as InstanceStatus};
+use crate::model::lease::{Acquisition, Event, How, Lease, Status};
+use crate::model::sandbox::Sandbox;
+use crate::provider::Observation;
+use crate::store::error::StoreError;
+use crate::store::{ClaimKind, Claimed, Tx};
+
+const ACTOR: Actor = Actor::System { task: "provisioner" };
+
+/// Carries a pending lease on in a tracked task that no client's leaving cancels.
+pub fn spawn(berth: &Arc<Berth>, lease: Uuid, claim: Claimed) {
+    let berth = Arc::clone(berth);
+    berth.clone().work.spawn(async move {
+        let held = berth.work.hold(claim);
+        match run(&berth, lease, &claim).await {
+            Ok(()) => held.settled(),
+            Err(error) => {
+                tracing::warn!(lease_id = %lease, code = %error.code.as_str(), "provisioning goes on later");
+                drop(held);
+                berth.give_back_claims().await.ok();
+            }
+        }
+    });
+}
+
+/// Steps until the lease is no longer pending. An error means: later, by whoever claims it next.
+async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<()> {
+    loop {
+        let mut tx = berth.store.read().await?;
+        let Some(row) = tx.lease_by_id(lease).await?.filter(|l| l.status == Status::Pending) else { return Ok(()) };
+        let instance = match row.instance_id {
+            Some(id) => tx.instance_by_id(id).await?,
+            None => None,
+        };
+        let now = tx.now().await?;
+        drop(tx);
+        let Some(instance) = instance else { return fail(berth, &row, claim, Error::new(Code::Internal, "The lease lost its instance.")).await };
+        if now >= instance.provision_deadline && instance.status == InstanceStatus::Creating {
+            return unmake(berth, &row, claim, Leaving::Decided, Error::new(Code::ProviderTimeout, "Making the sandbox took too long.")).await;
+        }
+        match instance.status {
+            InstanceStatus::Draining => replace(berth, &row, &instance, claim).await?,
+            InstanceStatus::Creating => match make::make(berth, &instance, &row.plan).await {
+                Ok(ready) => {
+                    super::crash_point("before_activation");
+                    return activate(berth, &row, claim, Some(ready)).await;
+                }
+                Err(Unmade::Superseded) => return Ok(()),
+                Err(Unmade::Refused(error)) => return unmake(berth, &row, claim, Leaving::Refused, error).await,
+                Err(Unmade::Failed(error)) => return unmake(berth, &row, claim, Leaving::Decided, error).await,
+            },
+            InstanceStatus::Starting => match resume::start(berth, &instance, row.grant_seq).await {
+                Ok(()) => return activate(berth, &row, claim, None).await,
+                Err(resume::NotStarted::Gone) => succeed_gone(berth, &row, claim).await?,
+                Err(resume::NotStarted::Failed(error)) => return preserve(berth, &row, claim, error).await,
+            },
+            InstanceStatus::Running => {
+                if !instance.quiet {
+                    end::silence(berth, &instance, row.grant_seq).await?;
+                }
+                return activate(berth, &row, claim, None).await;
+            }
+            _ => return fail(berth, &row, claim, Error::new(Code::InstanceLost, "The sandbox's instance went away while the lease was pending.")).await,
+        }
+    }
+}
+
+/// Everything a step writes: the lease still pending, the claim still ours, the sandbox locked.
+async fn open(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<Option<(Tx, Sandbox, Lease, Time)>> {
+    let mut tx = berth.store.begin().await?;
+    let Some(sandbox) = tx.lock_sandbox(lease.sandbox_id).await? else { return Ok(None) };
+    let Some(now_lease) = tx.lease_by_id(lease.id).await?.filter(|l| l.status == Status::Pending) else { return Ok(None) };
+    match tx.prove(claim).await {
+        Ok(()) => {}
+        Err(StoreError::ClaimLost) => return Ok(None),
+        Err(other) => return Err(other.into()),
+    }
+    let now = tx.now().await?;
+    Ok(Some((tx, sandbox, now_lease, now)))
+}
+
+/// The lease becomes active and its time to live starts.
+async fn activate(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, ready: Option<Ready>) -> Result<()> {
+    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
+    let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await? else { return Ok(()) };
+    if lease.require_provider_expiry {
+        let wanted = lease.requested_expires_at.unwrap_or(now);
+        if instance.provider_expires_at.is_none_or(|at| at < wanted) {
+            drop(tx);
+            let error = Error::new(Code::ProviderExpiryUnattested, "The provider attests no end as early as was required.");
+            let how = if ready.is_some() { Leaving::Decided } else { return preserve(berth, &lease, claim, error).await };
+            return unmake(berth, &lease, claim, how, error).await;
+        }
+    }
+    let was = instance.status;
+    let outcome = match was {
+        InstanceStatus::Creating => created_how(&lease, ready.as_ref()),
+        InstanceStatus::Starting => How::Resumed,
+        _ => How::Attached,
+    };
+    if was != InstanceStatus::Running {
+        instance.status = super::step(was.on(InstanceEvent::Ready))?;
+        instance.running_at = Some(now);
+        instance.stopped_at = None;
+    }
+    instance.quiet = true;
+    instance.used_at = now;
+    instance.observed_at = Some(now);
+    instance.hold_reason = None;
+    let mut restored_from = None;
+    if let Some(ready) = ready {
+        instance.workspace_path = Some(ready.workspace_path);
+        settle_content(&mut sandbox, ready.restored_from.is_some(), ready.diverged);
+        restored_from = ready.restored_from;
+    }
+    tx.save_instance(&instance, was, now).await?;
+    tx.save_sandbox(&sandbox, now).await?;
+    let replaced = matches!(outcome, How::Replacement | How::Restored);
+    lease.status = super::step(Status::Pending.on(Event::Activate))?;
+    lease.expires_at = Some(Time(now.0.saturating_add(lease.ttl_ms)));
+    lease.acquired_at = Some(now);
+    lease.acquisition = Some(Json(Acquisition {
+        outcome,
+        reason: lease.plan.reason.clone().filter(|_| replaced),
+        previous_instance_id: lease.plan.previous_instance_id,
+        restored_from,
+    }));
+    tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
+    super::lease::tell(&mut tx, &lease, "lease.acquired", &ACTOR, now).await?;
+    tx.settle(claim).await?;
+    tx.commit().await?;
+    berth.work.ring(lease.sandbox_id);
+    Ok(())
+}
+
+/// What the new instance's content means for dirty and diverged.
+pub(super) fn settle_content(sandbox: &mut Sandbox, restored: bool, diverged: bool) {
+    let in_step = !diverged && (restored || sandbox.current_checkpoint_id.is_none());
+    sandbox.synced_seq = in_step.then_some(sandbox.workspace_seq);
+    sandbox.diverged = diverged && sandbox.current_checkpoint_id.is_some();
+    sandbox.process_open = false;
+    sandbox.unsaved_loss = false;
+}
+
+fn created_how(lease: &Lease, ready: Option<&Ready>) -> How {
+    let restored = ready.is_some_and(|r| r.restored_from.is_some());
+    match (&lease.plan.reason, restored) {
+        (Some(reason), _) if reason != "restore_requested" && reason != "diverged" && reason != "policy" => How::Replacement,
+        (_, true) => How::Restored,
+        (Some(_), false) => How::Replacement,
+        (None, false) => How::Created,
+    }
+}
+
+/// The lease ends as failed; nothing is torn down.
+async fn fail(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Result<()> {
+    let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
+    note_failure(&mut lease, &error, now);
+    lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
+    tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
+    super::lease::tell(&mut tx, &lease, "lease.failed", &ACTOR, now).await?;
+    tx.settle(claim).await?;
+    tx.commit().await?;
+    berth.work.ring(lease.sandbox_id);
+    Ok(())
+}
+
+/// A resume did not happen: the instance is preserved exactly, nothing is created.
+async fn preserve(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Result<()> {
+    let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
+    if let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Starting) {
+        instance.status = super::step(InstanceStatus::Starting.on(InstanceEvent::StartFailed))?;
+        tx.save_instance(&instance, InstanceStatus::Starting, now).await?;
+    }
+    note_failure(&mut lease, &error, now);
+    lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
+    tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
+    super::lease::tell(&mut tx, &lease, "lease.failed", &ACTOR, now).await?;
+    tx.settle(claim).await?;
+    tx.commit().await?;
+    berth.work.ring(lease.sandbox_id);
+    Ok(())
+}
+
+/// A create failed: the row leaves the live set, and what may exist is torn down.
+async fn unmake(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, how: Leaving, error: Error) -> Result<()> {
+    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
+    let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await? else { return Ok(()) };
+    let how = if how == Leaving::Refused && (instance.status != InstanceStatus::Creating || instance.provider_ref.is_some()) { Leaving::Decided } else { how };
+    succeed::retire(&mut tx, &mut sandbox, &mut instance, how, "provision_failed", false, &ACTOR, now).await?;
+    note_failure(&mut lease, &error, now);
+    if how == Leaving::Refused {
+        lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
+    } else {
+        lease.status = super::step(Status::Pending.on(Event::AwaitTeardown))?;
+        lease.ends_as = Some(Status::Failed);
+    }
+    tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
+    super::lease::tell(&mut tx, &lease, "lease.failed", &ACTOR, now).await?;
+    tx.settle(claim).await?;
+    tx.commit().await?;
+    berth.work.ring(lease.sandbox_id);
+    if how == Leaving::Decided {
+        terminate::spawn(berth, instance.id);
+    }
+    Ok(())
+}
+
+/// The provider proved that the stopped instance is gone: it is lost, and the next one is made from the checkpoint.
+async fn succeed_gone(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<()> {
+    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
+    let Some(mut gone) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await? else { return Ok(()) };
+    if gone.status != InstanceStatus::Starting {
+        return Ok(());
+    }
+    succeed::retire(&mut tx, &mut sandbox, &mut gone, Leaving::Lost, "not_found", false, &ACTOR, now).await?;
+    if sandbox.unsaved_loss && sandbox.current_checkpoint_id.is_none() && lease.plan.on_unavailable != Some(crate::model::lease::OnUnavailable::Empty) {
+        let error = Error::new(Code::CheckpointUnavailable, "The stopped sandbox is gone and its work was never saved. Say restore.on_unavailable: empty to start over.");
+        note_failure(&mut lease, &error, now);
+        lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
+        tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
+        tx.settle(claim).await?;
+    } else {
+        next_instance(berth, &mut tx, &mut sandbox, &mut lease, &gone, "not_found", now).await?;
+    }
+    tx.commit().await?;
+    berth.work.ring(lease.sandbox_id);
+    Ok(())
+}
+
+async fn next_instance(berth: &Berth, tx: &mut Tx, sandbox: &mut Sandbox, lease: &mut Lease, former: &Instance, reason: &str, now: Time) -> Result<()> {
+    let environment = tx.environment(lease.organization_id, lease.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
+    let making = berth.making(&environment, sandbox.scope.as_deref(), lease.harness.as_deref());
+    let next = succeed::write_next(tx, sandbox, Role::Current, &making, now).await?;
+    lease.instance_id = Some(next.id);
+    lease.generation = next.generation;
+    lease.plan.reason = Some(reason.to_owned());
+    lease.plan.previous_instance_id = Some(former.id);
+    if lease.plan.restore.is_none() || !lease.plan.fork {
+        lease.plan.restore = sandbox.current_checkpoint_id;
+    }
+    Ok(tx.save_lease(lease, Status::Pending, lease.epoch, now).await?)
+}
+
+/// The instance that cannot be reused: made quiet, captured if dirty, retired, and followed by the next one.
+async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: &Claimed) -> Result<()> {
+    let mut tx = berth.store.begin().await?;
+    let Some(sandbox) = tx.lock_sandbox(lease.sandbox_id).await? else { return Ok(()) };
+    let now = tx.now().await?;
+    let gate = match tx.claim_of(sandbox.id, ClaimKind::Gate).await? {
+        Some(row) if row.owner == berth.work.owner && row.detail == "drain" => {
+            Some(Claimed { subject: sandbox.id, kind: ClaimKind::Gate, token: row.token, deadline: row.deadline })
+        }
+        _ => tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, "drain", now, berth.settings.provision_deadline).await?,
+    };
+    tx.commit().await?;
+    let gate = gate.ok_or(StoreError::ClaimLost)?;
+    let held = berth.work.hold(gate);
+    let dirty = sandbox.is_dirty(Some(instance)) && !sandbox.is_anonymous();
+    if !lease.plan.discard {
+        if !instance.quiet {
+            end::silence(berth, instance, lease.grant_seq).await?;
+        }
+        if dirty {
+            if let Err(cause) = capture::automatic(berth, instance, &gate).await {
+                keep_unsaved(berth, lease, claim, &gate, &cause).await?;
+                held.settled();
+                return Ok(());
+            }
+        }
+    }
+    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
+    let Some(mut former) = tx.instance_by_id(instance.id).await? else { return Ok(()) };
+    let reason = lease.plan.reason.clone().unwrap_or_default();
+    succeed::retire(&mut tx, &mut sandbox, &mut former, Leaving::Decided, &reason, lease.plan.discard, &ACTOR, now).await?;
+    if lease.plan.discard {
+        sandbox.unsaved_loss = false;
+    }
+    next_instance(berth, &mut tx, &mut sandbox, &mut lease, &former, &reason, now).await?;
+    tx.settle(&gate).await?;
+    tx.commit().await?;
+    held.settled();
+    terminate::spawn(berth, former.id);
+    Ok(())
+}
+
+/// Unsaved work could not be saved: nothing is destroyed, the box is held and the lease fails.
+async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: &Claimed, cause: &Error) -> Result<()> {
+    let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
+    if let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Draining) {
+        let back = if instance.stopped_at.is_some() { InstanceStatus::Stopped } else { InstanceStatus::Running };
+        instance.status = super::step(InstanceStatus::Draining.on(InstanceEvent::Undrain(back)))?;
+        instance.hold_reason = Some(HoldReason::CaptureFailed);
+        tx.save_instance(&instance, InstanceStatus::Draining, now).await?;
+    }
+    let error = Error::new(Code::ConfigurationConflict, "The sandbox must be replaced, but its unsaved work could not be saved. Say discard_workspace: true to lose it.")
+        .fact("cause", "capture_failed")
+        .fact("cause_code", cause.code.as_str());
+    note_failure(&mut lease, &error, now);
+    lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
+    tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
+    tx.settle(claim).await?;
+    tx.drop_claim(gate).await?;
+    tx.commit().await?;
+    berth.work.ring(lease.sandbox_id);
+    Ok(())
+}
+
+fn note_failure(lease: &mut Lease, error: &Error, now: Time) {
+    lease.failure_code = Some(error.code.as_str());
+    lease.failure_reason = Some(error.detail.clone());
+    let mut facts = error.facts.clone();
+    if let Some(wait) = error.retry_after {
+        facts.insert("retry_after_seconds".to_owned(), Value::from(wait.as_secs()));
+    }
+    lease.failure_facts = Some(Json(Value::Object(facts)));
+    lease.released_at = Some(now);
+}
+
+/// What a look at an instance says, under its own binding and in bounded time.
+pub(super) async fn look(berth: &Berth, instance: &Instance) -> Observation {
+    let (Ok(provider), Some(binding), Some(provider_ref)) = (berth.provider_of(instance), &instance.binding, &instance.provider_ref) else {
+        return Observation::Unknown;
+    };
+    tokio::time::timeout(berth.settings.call_timeout, provider.observe(binding, provider_ref)).await.unwrap_or(Observation::Unknown)
+}

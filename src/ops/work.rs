@@ -1,0 +1,176 @@
+//! Work that outlives the request that started it: tracked tasks, the claims they hold, and who waits for what.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use super::Berth;
+use crate::error::Result;
+use crate::store::Claimed;
+
+/// How often held claims are renewed.
+pub const RENEW_EVERY: Duration = Duration::from_secs(10);
+
+/// Where the waiters of one sandbox stand.
+#[derive(Default)]
+pub struct Line {
+    /// Passed round in order of arrival: whoever holds it is next.
+    pub turn: Arc<tokio::sync::Mutex<()>>,
+    /// Rung whenever something about the sandbox changed in this process.
+    pub changed: Notify,
+}
+
+impl Line {
+    /// Waits until something about the sandbox may have changed, here or in another process; false once `patience` is over.
+    pub async fn until_changed(&self, patience: Instant) -> bool {
+        if Instant::now() >= patience {
+            return false;
+        }
+        tokio::select! {
+            () = self.changed.notified() => {}
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = tokio::time::sleep_until(patience) => {}
+        }
+        true
+    }
+}
+
+/// How often a waiter looks although nothing was rung: another process may have changed what it waits for.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Tracked tasks, held claims, and who waits for what, in this process.
+pub struct Work {
+    /// This process, as owner of claims.
+    pub owner: Uuid,
+    tasks: TaskTracker,
+    lines: Mutex<HashMap<Uuid, Arc<Line>>>,
+    execs: Mutex<HashMap<Uuid, CancellationToken>>,
+    dropped: Mutex<Vec<Claimed>>,
+    stopping: CancellationToken,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self {
+            owner: crate::id::new(),
+            tasks: TaskTracker::new(),
+            lines: Mutex::default(),
+            execs: Mutex::default(),
+            dropped: Mutex::default(),
+            stopping: CancellationToken::new(),
+        }
+    }
+}
+
+impl Work {
+    /// Runs work that nobody's leaving may cancel.
+    pub fn spawn<F: Future<Output = ()> + Send + 'static>(&self, work: F) {
+        self.tasks.spawn(work);
+    }
+
+    /// The line of a sandbox.
+    pub fn line(&self, sandbox: Uuid) -> Arc<Line> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() > 1024 {
+            lines.retain(|_, line| Arc::strong_count(line) > 1);
+        }
+        Arc::clone(lines.entry(sandbox).or_default())
+    }
+
+    /// Tells everybody who waits that something about this sandbox changed.
+    pub fn ring(&self, sandbox: Uuid) {
+        let line = self.lines.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).cloned();
+        if let Some(line) = line {
+            line.changed.notify_waiters();
+        }
+    }
+
+    /// Remembers how to cancel a running exec of this process.
+    pub fn register_exec(&self, id: Uuid, cancel: CancellationToken) {
+        self.execs.lock().unwrap_or_else(PoisonError::into_inner).insert(id, cancel);
+    }
+
+    /// Forgets a finished exec.
+    pub fn forget_exec(&self, id: Uuid) {
+        self.execs.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Cancels an exec; false when this process does not run it.
+    pub fn cancel_exec(&self, id: Uuid) -> bool {
+        let found = self.execs.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        found.inspect(CancellationToken::cancel).is_some()
+    }
+
+    /// Guards a claim: if its work ends without settling it, by an error or a panic, it is given back.
+    pub fn hold(&self, claimed: Claimed) -> Held<'_> {
+        Held { claimed: Some(claimed), work: self }
+    }
+
+    /// Cancelled when the server stops: nothing new is begun.
+    pub fn stopping(&self) -> &CancellationToken {
+        &self.stopping
+    }
+
+    /// Begins nothing new and waits, bounded, for what runs.
+    pub async fn stop(&self, patience: Duration) -> bool {
+        self.stopping.cancel();
+        self.tasks.close();
+        tokio::time::timeout(patience, self.tasks.wait()).await.is_ok()
+    }
+}
+
+/// A claim in the hands of a running task.
+pub struct Held<'a> {
+    claimed: Option<Claimed>,
+    work: &'a Work,
+}
+
+impl Held<'_> {
+    /// The transaction that settled it committed.
+    pub fn settled(mut self) {
+        self.claimed = None;
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let Some(claimed) = self.claimed.take() {
+            self.work.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(claimed);
+        }
+    }
+}
+
+impl Berth {
+    /// Renews what this process holds and gives back what its tasks dropped.
+    pub async fn keep_claims(&self) -> Result<()> {
+        let dropped = std::mem::take(&mut *self.work.dropped.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut tx = self.store.begin().await?;
+        let now = tx.now().await?;
+        for claimed in &dropped {
+            tx.drop_claim(claimed).await?;
+        }
+        tx.renew_claims(self.work.owner, now).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Gives back what tasks dropped, at once.
+    pub async fn give_back_claims(&self) -> Result<()> {
+        let dropped = std::mem::take(&mut *self.work.dropped.lock().unwrap_or_else(PoisonError::into_inner));
+        if dropped.is_empty() {
+            return Ok(());
+        }
+        let mut tx = self.store.begin().await?;
+        for claimed in &dropped {
+            tx.drop_claim(claimed).await?;
+        }
+        Ok(tx.commit().await?)
+    }
+}
