@@ -3,3 +3,4 @@
 pub mod clock;
 pub mod error;
 pub mod id;
+pub mod provider;
