@@ -1,5 +1,6 @@
 //! The map of Berth.
 
+pub mod archive;
 pub mod clock;
 pub mod error;
 pub mod id;
