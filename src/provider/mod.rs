@@ -1,12 +1,11 @@
 //! A provider makes, finds, runs and ends instances. The trait's doc comments are the contract; `conformance` is the
 //! contract as test functions, and everything above the trait is the same for every provider.
 
-//pub mod conformance;
 pub mod error;
-//pub mod faults;
-//pub mod local;
-//pub mod memory;
-//pub mod registry;
+pub mod faults;
+pub mod memory;
+pub mod registry;
+pub mod stream;
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -334,7 +333,14 @@ pub trait Provider: Send + Sync {
     async fn stat_file(&self, provider_ref: &str, path: &str) -> Result<FileEntry>;
 
     /// Entries of a directory in byte order of their paths, at most `limit`, strictly after `after`.
-    async fn list_files(&self, provider_ref: &str, path: &str, recursive: bool, after: Option<&[u8]>, limit: usize) -> Result<Vec<FileEntry>>;
+    async fn list_files(
+        &self,
+        provider_ref: &str,
+        path: &str,
+        recursive: bool,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<FileEntry>>;
 
     /// Makes a directory and its parents; an existing directory is fine.
     async fn make_directory(&self, provider_ref: &str, path: &str) -> Result<()>;

@@ -1,0 +1,309 @@
+//! The reference implementation of the contract: sandboxes that exist in this process alone, for tests and trials.
+
+mod command;
+mod exec;
+mod tar;
+mod tree;
+mod world;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use serde_json::json;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use self::tree::Tree;
+use self::world::{Object, World, now};
+use super::faults::Verb;
+use super::stream::{self, from_bytes};
+use super::{
+    ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, Lookup, Made, Observation, OwnerTag, Presence, Provider,
+    ProviderError, PutOptions, Result, Running, Spec, Traits, TreeRead, WriteMode,
+};
+use crate::id;
+
+/// The most bytes one file or tree may have; a test provider must not eat the machine.
+const MOST_BYTES: usize = 256 << 20;
+
+/// A provider whose whole world is this value; clones share it, so it outlives a server that is started anew.
+#[derive(Clone)]
+pub struct Memory(Arc<Inner>);
+
+/// What clones and running commands share.
+struct Inner {
+    traits: Traits,
+    world: Mutex<World>,
+    calls: Mutex<HashMap<Verb, u64>>,
+    tasks: TaskTracker,
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("objects", &self.0.lock().objects.len()).finish_non_exhaustive()
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Memory {
+    /// An empty world that finds its objects by tag.
+    pub fn new() -> Self {
+        Self::with_lookup(Lookup::ByTag)
+    }
+
+    /// An empty world with another way to find things, for tests of what follows from it.
+    pub fn with_lookup(lookup: Lookup) -> Self {
+        let traits = Traits {
+            kind: "memory",
+            lookup,
+            isolation: Isolation::None,
+            fencing: false,
+            stop_resume: true,
+            tells_stopped_from_gone: true,
+            capabilities: &[
+                "reusable_leases",
+                "native_sync_in",
+                "native_sync_out",
+                "persistent_process_sessions",
+                "independent_control_commands",
+                "incremental_session_output",
+                "concurrent_sync_operations",
+                "duplex_command_stream",
+            ],
+        };
+        let world = Mutex::new(World { binding: format!("memory:{}", id::new()), objects: std::collections::BTreeMap::new() });
+        Self(Arc::new(Inner { traits, world, calls: Mutex::default(), tasks: TaskTracker::new() }))
+    }
+
+    /// Every object there is: its ref, its owner, whether it runs.
+    pub fn inventory(&self) -> Vec<(String, OwnerTag, bool)> {
+        self.0.lock().objects.iter().map(|(name, object)| (name.clone(), object.tag.clone(), object.running)).collect()
+    }
+
+    /// How often a verb was called.
+    pub fn calls(&self, verb: Verb) -> u64 {
+        self.0.calls.lock().unwrap_or_else(PoisonError::into_inner).get(&verb).copied().unwrap_or(0)
+    }
+
+    /// Becomes another account, as if the server were pointed elsewhere; returns the new binding.
+    pub fn rebind(&self) -> String {
+        let binding = format!("memory:{}", id::new());
+        self.0.lock().binding.clone_from(&binding);
+        binding
+    }
+
+    /// Removes an object behind Berth's back; false when there is none.
+    pub fn vanish(&self, provider_ref: &str) -> bool {
+        self.0.lock().objects.remove(provider_ref).map(|mut object| object.kill_all()).is_some()
+    }
+
+    /// Stops an object behind Berth's back; false when there is none.
+    pub fn stop_behind(&self, provider_ref: &str) -> bool {
+        let mut world = self.0.lock();
+        world.object(provider_ref).map(|object| (object.running, ()) = (false, object.kill_all())).is_ok()
+    }
+
+    /// Counts a call and enters the world.
+    fn enter(&self, verb: Verb) -> MutexGuard<'_, World> {
+        *self.0.calls.lock().unwrap_or_else(PoisonError::into_inner).entry(verb).or_insert(0) += 1;
+        self.0.lock()
+    }
+
+    fn tree<T>(&self, verb: Verb, provider_ref: &str, act: impl FnOnce(&mut Tree) -> Result<T>) -> Result<T> {
+        act(&mut self.enter(verb).object(provider_ref)?.tree)
+    }
+}
+
+fn by_tag(world: &World, tag: &OwnerTag) -> Option<Made> {
+    let found = world.objects.iter().find(|(_, object)| object.tag == *tag);
+    found.map(|(name, _)| Made { provider_ref: name.clone(), provider_expires_at: None })
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Provider for Memory {
+    fn traits(&self) -> &Traits {
+        &self.0.traits
+    }
+
+    fn config_schema(&self) -> serde_json::Value {
+        json!({
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "properties": { "label": { "type": "string", "description": "Means nothing; makes configurations differ." } },
+            "additionalProperties": false
+        })
+    }
+
+    async fn binding(&self) -> Result<String> {
+        Ok(self.enter(Verb::Binding).binding.clone())
+    }
+
+    async fn ensure(&self, spec: &Spec, tag: &OwnerTag) -> Result<Made> {
+        let mut world = self.enter(Verb::Ensure);
+        if self.0.traits.lookup == Lookup::ByTag
+            && let Some(made) = by_tag(&world, tag)
+        {
+            return Ok(made);
+        }
+        let provider_ref = format!("memory-{}", id::new());
+        let tree = Tree::new(spec.workspace_path.as_deref().filter(|path| path.starts_with('/')).unwrap_or("/workspace"));
+        let object = Object { tag: tag.clone(), running: true, fence: 0, tree, created_at: now(), processes: HashMap::new() };
+        world.objects.insert(provider_ref.clone(), object);
+        Ok(Made { provider_ref, provider_expires_at: None })
+    }
+
+    async fn find(&self, tag: &OwnerTag) -> Result<Option<Made>> {
+        let world = self.enter(Verb::Find);
+        if self.0.traits.lookup != Lookup::ByTag {
+            return Err(ProviderError::new(Kind::Unsupported, "objects are not found by tag"));
+        }
+        Ok(by_tag(&world, tag))
+    }
+
+    async fn observe(&self, binding: &str, provider_ref: &str) -> Observation {
+        let world = self.enter(Verb::Observe);
+        match world.objects.get(provider_ref) {
+            _ if world.binding != binding => Observation::Unknown,
+            None => Observation::Absent,
+            Some(object) if object.running => Observation::Present(Presence::Running),
+            Some(_) => Observation::Present(Presence::Stopped),
+        }
+    }
+
+    async fn realize(&self, provider_ref: &str, spec: &Spec) -> Result<String> {
+        self.tree(Verb::Realize, provider_ref, |tree| {
+            if let Some(path) = spec.workspace_path.as_deref().filter(|path| path.starts_with('/')) {
+                tree.place(path.trim_end_matches('/'));
+            }
+            Ok(tree.root())
+        })
+    }
+
+    async fn start(&self, provider_ref: &str) -> Result<()> {
+        self.enter(Verb::Start).object(provider_ref)?.running = true;
+        Ok(())
+    }
+
+    async fn stop(&self, provider_ref: &str) -> Result<()> {
+        let mut world = self.enter(Verb::Stop);
+        let object = world.object(provider_ref)?;
+        object.kill_all();
+        object.running = false;
+        Ok(())
+    }
+
+    async fn destroy(&self, provider_ref: &str) -> Result<Destroyed> {
+        let mut world = self.enter(Verb::Destroy);
+        Ok(world.objects.remove(provider_ref).map_or(Destroyed::AlreadyGone, |mut object| {
+            object.kill_all();
+            Destroyed::Ended
+        }))
+    }
+
+    async fn list(&self, deployment: Uuid) -> Result<Vec<Listed>> {
+        let world = self.enter(Verb::List);
+        let ours = world.objects.iter().filter(|(_, object)| object.tag.deployment == deployment);
+        Ok(ours
+            .map(|(name, object)| Listed { provider_ref: name.clone(), tag: object.tag.clone(), created_at: Some(object.created_at) })
+            .collect())
+    }
+
+    async fn fence(&self, provider_ref: &str, grant_seq: i64) -> Result<()> {
+        let mut world = self.enter(Verb::Fence);
+        let object = world.object(provider_ref)?;
+        object.fence = object.fence.max(grant_seq);
+        object.kill_below(grant_seq);
+        Ok(())
+    }
+
+    async fn processes(&self, provider_ref: &str) -> Result<u64> {
+        Ok(u64::try_from(self.enter(Verb::Processes).object(provider_ref)?.processes.len()).unwrap_or(u64::MAX))
+    }
+
+    async fn exec(&self, provider_ref: &str, spec: ExecSpec) -> Result<Running> {
+        drop(self.enter(Verb::Exec));
+        exec::start(&self.0, provider_ref, spec)
+    }
+
+    async fn stat_walk(&self, provider_ref: &str, exclude: &[String]) -> Result<String> {
+        self.tree(Verb::StatWalk, provider_ref, |tree| Ok(tree.digest(|path| tar::excluded(path, exclude))))
+    }
+
+    async fn read_tree(&self, provider_ref: &str, exclude: &[String]) -> Result<TreeRead> {
+        let tree = self.tree(Verb::ReadTree, provider_ref, |tree| Ok(tree.clone()))?;
+        let (mut writer, tar) = stream::channel();
+        let (count, skipped) = tokio::sync::oneshot::channel();
+        let exclude = exclude.to_vec();
+        self.0.tasks.spawn_blocking(move || {
+            // A reader that left needs neither the rest nor the count; a tar cut short shows as a broken stream.
+            if tar::write(&tree, &exclude, &mut writer).is_ok() {
+                let _ = count.send(0);
+                let _ = writer.finish();
+            }
+        });
+        Ok(TreeRead { tar, skipped })
+    }
+
+    async fn write_tree(&self, provider_ref: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+        drop(self.enter(Verb::WriteTree));
+        let bytes = stream::read_all(tar, MOST_BYTES).await?;
+        let mut world = self.0.lock();
+        let tree = &mut world.object(provider_ref)?.tree;
+        let mut changed = if mode == WriteMode::Replace { tree.emptied() } else { tree.clone() };
+        self::tar::read(&mut changed, &bytes)?;
+        *tree = changed;
+        Ok(())
+    }
+
+    async fn read_file(&self, provider_ref: &str, path: &str) -> Result<FileRead> {
+        let (entry, bytes) = self.tree(Verb::ReadFile, provider_ref, |tree| tree.read(path.as_bytes()))?;
+        Ok(FileRead { entry, body: from_bytes(bytes) })
+    }
+
+    async fn write_file(&self, provider_ref: &str, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
+        drop(self.enter(Verb::WriteFile));
+        let bytes = stream::read_all(body, MOST_BYTES).await?;
+        self.0.lock().object(provider_ref)?.tree.write(path.as_bytes(), bytes.into(), options, now())
+    }
+
+    async fn remove_file(&self, provider_ref: &str, path: &str, recursive: bool) -> Result<()> {
+        self.tree(Verb::RemoveFile, provider_ref, |tree| tree.remove(path.as_bytes(), recursive))
+    }
+
+    async fn stat_file(&self, provider_ref: &str, path: &str) -> Result<FileEntry> {
+        self.tree(Verb::StatFile, provider_ref, |tree| tree.stat(path.as_bytes()))
+    }
+
+    async fn list_files(
+        &self,
+        provider_ref: &str,
+        path: &str,
+        recursive: bool,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<FileEntry>> {
+        self.tree(Verb::ListFiles, provider_ref, |tree| tree.list(path.as_bytes(), recursive, after, limit))
+    }
+
+    async fn make_directory(&self, provider_ref: &str, path: &str) -> Result<()> {
+        self.tree(Verb::MakeDirectory, provider_ref, |tree| tree.make_directory(path.as_bytes(), now()))
+    }
+
+    async fn move_file(&self, provider_ref: &str, from: &str, to: &str, overwrite: bool) -> Result<()> {
+        self.tree(Verb::MoveFile, provider_ref, |tree| tree.rename(from.as_bytes(), to.as_bytes(), overwrite))
+    }
+}

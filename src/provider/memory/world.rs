@@ -1,0 +1,75 @@
+//! What exists in a memory provider: its objects, and the processes in them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::UNIX_EPOCH;
+
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::tree::Tree;
+use crate::clock::Time;
+use crate::provider::{Kind, OwnerTag, ProviderError, Result};
+
+/// One sandbox in memory.
+#[derive(Clone, Debug)]
+pub(super) struct Object {
+    pub(super) tag: OwnerTag,
+    pub(super) running: bool,
+    pub(super) fence: i64,
+    pub(super) tree: Tree,
+    pub(super) created_at: Time,
+    /// By operation; whoever is not in here any more has no effect any more.
+    pub(super) processes: HashMap<Uuid, Process>,
+}
+
+/// A command, or what outlived it.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) grant_seq: i64,
+    pub(super) killed: CancellationToken,
+}
+
+/// Everything there is, by ref.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) binding: String,
+    pub(super) objects: BTreeMap<String, Object>,
+}
+
+impl World {
+    pub(super) fn object(&mut self, provider_ref: &str) -> Result<&mut Object> {
+        self.objects.get_mut(provider_ref).ok_or_else(|| ProviderError::new(Kind::NotFound, "no such object"))
+    }
+
+    pub(super) fn running(&mut self, provider_ref: &str) -> Result<&mut Object> {
+        let object = self.object(provider_ref)?;
+        if object.running { Ok(object) } else { Err(ProviderError::new(Kind::Refused, "the object is stopped")) }
+    }
+}
+
+impl Object {
+    /// Ends every process of a grant below this one.
+    pub(super) fn kill_below(&mut self, grant_seq: i64) {
+        self.processes.retain(|_, process| {
+            let stays = process.grant_seq >= grant_seq;
+            if !stays {
+                process.killed.cancel();
+            }
+            stays
+        });
+    }
+
+    /// Ends every process.
+    pub(super) fn kill_all(&mut self) {
+        for (_, process) in self.processes.drain() {
+            process.killed.cancel();
+        }
+    }
+}
+
+/// The machine's time, for ages and file times; ownership is never decided by it.
+#[expect(clippy::disallowed_methods, reason = "file and object times, as a file system would give them")]
+pub(super) fn now() -> Time {
+    let since = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
