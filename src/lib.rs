@@ -1,6 +1,7 @@
 //! The map of Berth.
 
 pub mod archive;
+pub mod background;
 pub mod clock;
 pub mod error;
 pub mod id;

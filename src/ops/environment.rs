@@ -62,7 +62,7 @@ fn check(berth: &Berth, input: &NewEnvironment) -> Result<()> {
     let mut wrong = Vec::new();
     let mut say = |pointer: &str, message: String| wrong.push(FieldError { pointer: pointer.to_owned(), message });
     if berth.providers.get(&input.provider).is_none() {
-        let known: Vec<_> = berth.providers.all().iter().map(|p| p.traits().kind).collect();
+        let known: Vec<_> = berth.providers.all().map(|p| p.traits().kind).collect();
         say("/provider", format!("is not a provider of this server; it has {}", known.join(", ")));
     }
     let max = input.max_ttl_seconds.unwrap_or(86_400);

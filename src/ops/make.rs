@@ -245,7 +245,7 @@ async fn put_back(berth: &Berth, provider: &dyn Provider, provider_ref: &str, ch
     let tar = berth.blobs.open_tar(key, &limits).await.map_err(|e| archive_failed(&e))?;
     provider.write_tree(provider_ref, tar, WriteMode::Replace).await.map_err(|e| super::provider_failed(&e))?;
     let read = provider.read_tree(provider_ref, &[]).await.map_err(|e| super::provider_failed(&e))?;
-    let found = crate::archive::tree::digest_stream(read.tar, limits).await.map_err(|e| archive_failed(&e))?;
+    let found = crate::archive::measure::digest_stream(read.tar, limits).await.map_err(|e| archive_failed(&e))?;
     let saved = checkpoint.tree.as_ref().map(|t| t.digest.as_str());
     if saved != Some(found.digest.as_str()) {
         return Err(integrity("workspace_fingerprint_mismatch", "The restored workspace is not what was saved; it was not used."));

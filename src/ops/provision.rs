@@ -22,27 +22,37 @@ use crate::store::{ClaimKind, Claimed, Tx};
 
 const ACTOR: Actor = Actor::System { task: "provisioner" };
 
-/// Carries a pending lease on in a tracked task that no client's leaving cancels.
-pub fn spawn(berth: &Arc<Berth>, lease: Uuid, claim: Claimed) {
-    let berth = Arc::clone(berth);
-    berth.clone().work.spawn(async move {
-        let held = berth.work.hold(claim);
-        match run(&berth, lease, &claim).await {
-            Ok(()) => held.settled(),
-            Err(error) => {
-                tracing::warn!(lease_id = %lease, code = %error.code.as_str(), "provisioning goes on later");
-                drop(held);
-                berth.give_back_claims().await.ok();
-            }
-        }
-    });
+/// Whether the claim was settled by the step that ended the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Done {
+    /// In its transaction.
+    Settled,
+    /// There was nothing left to do, or somebody else does it.
+    NothingLeft,
 }
 
-/// Steps until the lease is no longer pending. An error means: later, by whoever claims it next.
-async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<()> {
+/// Carries a pending lease on in a tracked task that no client's leaving cancels.
+pub fn spawn(berth: &Arc<Berth>, lease: Uuid, claim: Claimed) {
+    let task = Arc::clone(berth);
+    berth.work.spawn(async move { carry_on(&task, lease, claim).await });
+}
+
+/// Steps until the lease is no longer pending, or leaves the rest to whoever claims it next.
+pub async fn carry_on(berth: &Arc<Berth>, lease: Uuid, claim: Claimed) {
+    let held = berth.work.hold(claim);
+    match run(berth, lease, &claim).await {
+        Ok(Done::Settled) => return held.settled(),
+        Ok(Done::NothingLeft) => {}
+        Err(error) => tracing::warn!(lease_id = %lease, code = %error.code.as_str(), "provisioning goes on later"),
+    }
+    drop(held);
+    berth.give_back_claims().await.ok();
+}
+
+async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
     loop {
         let mut tx = berth.store.read().await?;
-        let Some(row) = tx.lease_by_id(lease).await?.filter(|l| l.status == Status::Pending) else { return Ok(()) };
+        let Some(row) = tx.lease_by_id(lease).await?.filter(|l| l.status == Status::Pending) else { return Ok(Done::NothingLeft) };
         let instance = match row.instance_id {
             Some(id) => tx.instance_by_id(id).await?,
             None => None,
@@ -60,7 +70,7 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<()> {
                     super::crash_point("before_activation");
                     return activate(berth, &row, claim, Some(ready)).await;
                 }
-                Err(Unmade::Superseded) => return Ok(()),
+                Err(Unmade::Superseded) => return Ok(Done::NothingLeft),
                 Err(Unmade::Refused(error)) => return unmake(berth, &row, claim, Leaving::Refused, error).await,
                 Err(Unmade::Failed(error)) => return unmake(berth, &row, claim, Leaving::Decided, error).await,
             },
@@ -95,9 +105,9 @@ async fn open(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<Option<(T
 }
 
 /// The lease becomes active and its time to live starts.
-async fn activate(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, ready: Option<Ready>) -> Result<()> {
-    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
-    let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await? else { return Ok(()) };
+async fn activate(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, ready: Option<Ready>) -> Result<Done> {
+    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
+    let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await? else { return Ok(Done::NothingLeft) };
     if lease.require_provider_expiry {
         let wanted = lease.requested_expires_at.unwrap_or(now);
         if instance.provider_expires_at.is_none_or(|at| at < wanted) {
@@ -145,7 +155,7 @@ async fn activate(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, ready: Opt
     tx.settle(claim).await?;
     tx.commit().await?;
     berth.work.ring(lease.sandbox_id);
-    Ok(())
+    Ok(Done::Settled)
 }
 
 /// What the new instance's content means for dirty and diverged.
@@ -168,8 +178,8 @@ fn created_how(lease: &Lease, ready: Option<&Ready>) -> How {
 }
 
 /// The lease ends as failed; nothing is torn down.
-async fn fail(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Result<()> {
-    let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
+async fn fail(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Result<Done> {
+    let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
     note_failure(&mut lease, &error, now);
     lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
     tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
@@ -177,12 +187,12 @@ async fn fail(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Re
     tx.settle(claim).await?;
     tx.commit().await?;
     berth.work.ring(lease.sandbox_id);
-    Ok(())
+    Ok(Done::Settled)
 }
 
 /// A resume did not happen: the instance is preserved exactly, nothing is created.
-async fn preserve(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Result<()> {
-    let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
+async fn preserve(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Result<Done> {
+    let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
     if let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Starting) {
         instance.status = super::step(InstanceStatus::Starting.on(InstanceEvent::StartFailed))?;
         tx.save_instance(&instance, InstanceStatus::Starting, now).await?;
@@ -194,13 +204,13 @@ async fn preserve(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -
     tx.settle(claim).await?;
     tx.commit().await?;
     berth.work.ring(lease.sandbox_id);
-    Ok(())
+    Ok(Done::Settled)
 }
 
 /// A create failed: the row leaves the live set, and what may exist is torn down.
-async fn unmake(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, how: Leaving, error: Error) -> Result<()> {
-    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
-    let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await? else { return Ok(()) };
+async fn unmake(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, how: Leaving, error: Error) -> Result<Done> {
+    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
+    let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await? else { return Ok(Done::NothingLeft) };
     let how = if how == Leaving::Refused && (instance.status != InstanceStatus::Creating || instance.provider_ref.is_some()) { Leaving::Decided } else { how };
     succeed::retire(&mut tx, &mut sandbox, &mut instance, how, "provision_failed", false, &ACTOR, now).await?;
     note_failure(&mut lease, &error, now);
@@ -218,7 +228,7 @@ async fn unmake(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, how: Leaving
     if how == Leaving::Decided {
         terminate::spawn(berth, instance.id);
     }
-    Ok(())
+    Ok(Done::Settled)
 }
 
 /// The provider proved that the stopped instance is gone: it is lost, and the next one is made from the checkpoint.

@@ -1,11 +1,11 @@
 //! Work that outlives the request that started it: tracked tasks, the claims they hold, and who waits for what.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,6 +17,9 @@ use crate::store::Claimed;
 
 /// How often held claims are renewed.
 pub const RENEW_EVERY: Duration = Duration::from_secs(10);
+
+/// How many items the background works on at once, so that one hung provider delays few others.
+const BACKGROUND_SLOTS: usize = 32;
 
 /// Where the waiters of one sandbox stand.
 #[derive(Default)]
@@ -53,6 +56,8 @@ pub struct Work {
     lines: Mutex<HashMap<Uuid, Arc<Line>>>,
     execs: Mutex<HashMap<Uuid, CancellationToken>>,
     dropped: Mutex<Vec<Claimed>>,
+    busy: Arc<Mutex<HashSet<Uuid>>>,
+    slots: Arc<Semaphore>,
     stopping: CancellationToken,
 }
 
@@ -64,6 +69,8 @@ impl Default for Work {
             lines: Mutex::default(),
             execs: Mutex::default(),
             dropped: Mutex::default(),
+            busy: Arc::default(),
+            slots: Arc::new(Semaphore::new(BACKGROUND_SLOTS)),
             stopping: CancellationToken::new(),
         }
     }
@@ -73,6 +80,21 @@ impl Work {
     /// Runs work that nobody's leaving may cancel.
     pub fn spawn<F: Future<Output = ()> + Send + 'static>(&self, work: F) {
         self.tasks.spawn(work);
+    }
+
+    /// Runs a background item in a tracked task, unless it is being worked on already; false if it is.
+    pub fn once<F: Future<Output = ()> + Send + 'static>(&self, item: Uuid, work: F) -> bool {
+        if self.stopping.is_cancelled() || !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(item) {
+            return false;
+        }
+        let slots = Arc::clone(&self.slots);
+        let busy = Busy { item, all: Arc::clone(&self.busy) };
+        self.tasks.spawn(async move {
+            let _busy = busy;
+            let _slot = slots.acquire_owned().await;
+            work.await;
+        });
+        true
     }
 
     /// The line of a sandbox.
@@ -123,6 +145,18 @@ impl Work {
         self.stopping.cancel();
         self.tasks.close();
         tokio::time::timeout(patience, self.tasks.wait()).await.is_ok()
+    }
+}
+
+/// Marks a background item as worked on, until dropped.
+struct Busy {
+    item: Uuid,
+    all: Arc<Mutex<HashSet<Uuid>>>,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.item);
     }
 }
 

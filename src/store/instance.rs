@@ -112,7 +112,7 @@ impl Tx {
         Ok(on!(self, c => sqlx::query_scalar(
             "SELECT i.id FROM instance i JOIN environment e ON e.id = i.environment_id
              WHERE i.status = $1 AND i.hold_reason IS NULL
-               AND i.used_at <= $2 - CASE WHEN $1 = 'running' THEN e.idle_timeout_ms ELSE e.retain_ms END
+               AND (i.disposition IN ('stop_and_retain', 'destroy') OR i.used_at <= $2 - CASE WHEN $1 = 'running' THEN e.idle_timeout_ms ELSE e.retain_ms END)
                AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.sandbox_id = i.sandbox_id AND l.status IN ('pending', 'active'))
                AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.instance_id = i.id AND l.status = 'retained')
              ORDER BY i.used_at LIMIT $3")
