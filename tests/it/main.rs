@@ -1,1 +1,7 @@
+//! Every promise of Berth as a test, on both databases: one binary, one file a promise.
+#![cfg(feature = "testing")]
 
+mod harness;
+
+mod exclusivity;
+mod lease_life;
