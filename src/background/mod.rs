@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::ops::{Berth, drive, reap, work};
+use crate::ops::{Berth, collect, drive, reap, work};
 
 /// Starts the loops; they end when the server stops.
 pub fn start(berth: &Arc<Berth>) {
@@ -13,6 +13,7 @@ pub fn start(berth: &Arc<Berth>) {
     every(berth, "claim_keeper", work::RENEW_EVERY, |berth| async move { berth.keep_claims().await });
     every(berth, "driver", period, |berth| async move { drive::pass(&berth).await.map(drop) });
     every(berth, "reaper", period, |berth| async move { reap::pass(&berth).await.map(drop) });
+    every(berth, "artifact_deleter", Duration::from_secs(30).min(period * 6), |berth| async move { collect::delete_artifacts(&berth).await.map(drop) });
     every(berth, "housekeeper", Duration::from_secs(600), |berth| async move { drive::forget_old(&berth).await.map(drop) });
 }
 

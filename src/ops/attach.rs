@@ -7,16 +7,19 @@ use super::input::Attach;
 use super::{Berth, Caller, Credential};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
-use crate::model::checkpoint::{Checkpoint, Consistency, Event, Status};
+use crate::model::checkpoint::{Checkpoint, Consistency, Event, Kind, Status};
 use crate::model::key::Scope;
 use crate::model::sandbox::Sandbox;
 use crate::store::Tx;
 use crate::store::fence::stale_generation;
 
+/// How long a move of the pointer waits for a running capture.
+pub(super) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+
 /// Moves the pointer. Already current: nothing happens. Attached but not current needs `move_back`.
 pub async fn attach(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: Uuid, input: Attach) -> Result<Checkpoint> {
     caller.require_on_sandbox(berth, Scope::Write, sandbox).await?;
-    let patience = Instant::now() + std::time::Duration::from_secs(30);
+    let patience = Instant::now() + PATIENCE;
     loop {
         let mut tx = berth.store.begin().await?;
         let (mut row, now) = lock(&mut tx, caller, sandbox).await?;
@@ -41,6 +44,9 @@ pub async fn attach(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: U
         if matches!(chosen.status, Status::Attached | Status::Superseded) && !input.move_back {
             return Err(Error::new(Code::Superseded, "A later checkpoint is current. Say move_back: true to go back to this one."));
         }
+        if chosen.kind == Kind::ProviderNative {
+            return Err(Error::new(Code::CheckpointUnavailable, "This recorded snapshot is not in our ledger and this environment's provider cannot resolve it."));
+        }
         let was = chosen.status;
         chosen.status = was.on(Event::Attach).map_err(|_| {
             Error::new(Code::CheckpointUnavailable, format!("This checkpoint is {was}; it cannot be attached."))
@@ -48,7 +54,7 @@ pub async fn attach(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: U
         chosen.attached_at = Some(now);
         chosen.detached_at = None;
         tx.save_checkpoint(&chosen, was, now).await?;
-        point(&mut tx, &mut row, Some(&chosen), now).await?;
+        point(&mut tx, &mut row, &chosen, now).await?;
         super::capture::tell(&mut tx, &chosen, "checkpoint.attached", &caller.actor(), now).await?;
         tx.commit().await?;
         berth.work.ring(sandbox);
@@ -86,15 +92,14 @@ pub(super) async fn only_the_writer(tx: &mut Tx, caller: &Caller, sandbox: &Sand
     }
 }
 
-/// Moves the pointer of a locked sandbox and says what that means for the live workspace.
-pub(super) async fn point(tx: &mut Tx, sandbox: &mut Sandbox, to: Option<&Checkpoint>, now: Time) -> Result<()> {
-    let here = to.filter(|c| c.instance_id.is_some() && c.instance_id == sandbox.instance_id && c.consistency != Some(Consistency::Live));
-    // Equal to the live workspace only if nothing was written since its bytes were taken, which the numbers say by themselves.
-    let captured_here = here.and_then(|c| c.workspace_seq);
-    let still_equal = captured_here == Some(sandbox.workspace_seq);
-    sandbox.current_checkpoint_id = to.map(|c| c.id);
+/// Moves the pointer of a locked sandbox, and says what that means for the live workspace: a capture of this very instance is what
+/// it was then; anything else has nothing to do with it, and the workspace has diverged.
+async fn point(tx: &mut Tx, sandbox: &mut Sandbox, to: &Checkpoint, now: Time) -> Result<()> {
+    let of_this_instance = to.instance_id.is_some() && to.instance_id == sandbox.instance_id;
+    let settled = of_this_instance && to.consistency != Some(Consistency::Live);
+    sandbox.current_checkpoint_id = Some(to.id);
     sandbox.pointer_seq += 1;
-    sandbox.synced_seq = captured_here;
-    sandbox.diverged = sandbox.instance_id.is_some() && !still_equal;
+    sandbox.synced_seq = to.workspace_seq.filter(|_| settled);
+    sandbox.diverged = sandbox.instance_id.is_some() && !of_this_instance;
     Ok(tx.save_sandbox(sandbox, now).await?)
 }

@@ -307,7 +307,7 @@ async fn publish(berth: &Berth, intent: &Intent, taken: &Taken, gate: &Claimed, 
     row.ok_or_else(|| Error::not_found("checkpoint"))
 }
 
-fn tree_of(packed: &Packed) -> Tree {
+pub(super) fn tree_of(packed: &Packed) -> Tree {
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let tree = &packed.tree;
     Tree { algorithm: tree.algorithm.clone(), digest: tree.digest.clone(), entries: number(tree.entries), files: number(tree.files), bytes: number(tree.bytes) }

@@ -121,6 +121,50 @@ pub struct Attach {
     pub lease_id: Option<Uuid>,
 }
 
+/// `POST …/rollback`.
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the fields are the contract's, api §5")]
+pub struct Rollback {
+    pub generation: i64,
+    pub checkpoint_id: Uuid,
+    pub lease_id: Option<Uuid>,
+}
+
+/// `POST …/checkpoints` of a sandbox.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the fields are the contract's, api §5")]
+pub struct Record {
+    pub generation: i64,
+    pub kind: Kind,
+    pub workspace_revision: String,
+    pub provider_ref: Option<String>,
+    pub source_turn_id: Option<String>,
+    pub source_tool_call_id: Option<String>,
+    pub lease_id: Option<Uuid>,
+}
+
+/// What a restore does with unsaved work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unsaved {
+    /// Refuses.
+    #[default]
+    Fail,
+    /// Saves it first.
+    Capture,
+    /// Loses it.
+    Discard,
+}
+
+/// `POST …/restore`.
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the fields are the contract's, api §4")]
+pub struct Restore {
+    pub carried: Carried,
+    pub checkpoint_id: Uuid,
+    pub unsaved_changes: Unsaved,
+    pub waiting: Waiting,
+}
+
 /// `POST /v1/environments`.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the fields are the contract's, api §3")]

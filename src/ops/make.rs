@@ -25,6 +25,8 @@ pub struct Ready {
     pub restored_from: Option<RestoredFrom>,
     /// The workspace is knowingly empty although the pointer names a checkpoint, or holds another revision than the pointer's.
     pub diverged: bool,
+    /// The checkpoint the caller named: the pointer is to follow it.
+    pub chosen: Option<Checkpoint>,
 }
 
 /// Why an instance could not be made.
@@ -70,7 +72,8 @@ pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan) -> std::
         Some(checkpoint) => Some(put_back(berth, &*provider, &provider_ref, checkpoint).await.map_err(Unmade::Failed)?),
         None => None,
     };
-    Ok(Ready { workspace_path, restored_from, diverged: selected.diverged })
+    let chosen = selected.checkpoint.filter(|c| plan.fork && plan.restore == Some(c.id));
+    Ok(Ready { workspace_path, restored_from, diverged: selected.diverged, chosen })
 }
 
 /// Asks the provider for the object of this row's tag, and commits its ref before anything else is thought about.
@@ -210,7 +213,7 @@ async fn select(berth: &Berth, instance: &Instance, plan: &Plan) -> Result<Selec
     let older = tx.attached_checkpoints(instance.sandbox_id).await?;
     drop(tx);
     let problem = match usable(berth, &chosen).await {
-        Ok(()) => return Ok(Selected { diverged: !chosen.current, checkpoint: Some(chosen) }),
+        Ok(()) => return Ok(Selected { diverged: !chosen.current && !plan.fork, checkpoint: Some(chosen) }),
         Err(problem) => problem,
     };
     match plan.on_unavailable {

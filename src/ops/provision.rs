@@ -12,6 +12,7 @@ use super::succeed::{self, Leaving};
 use super::{Berth, capture, end, resume, terminate};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
+use crate::model::checkpoint::{Event as CheckpointEvent, Status as CheckpointStatus};
 use crate::model::event::Actor;
 use crate::model::instance::{Event as InstanceEvent, HoldReason, Instance, Role, Status as InstanceStatus};
 use crate::model::lease::{Acquisition, Event, How, Lease, Status};
@@ -134,8 +135,8 @@ async fn activate(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, ready: Opt
     instance.hold_reason = None;
     let mut restored_from = None;
     if let Some(ready) = ready {
+        settle_content(&mut tx, &mut sandbox, &instance, &ready, now).await?;
         instance.workspace_path = Some(ready.workspace_path);
-        settle_content(&mut sandbox, ready.restored_from.is_some(), ready.diverged);
         restored_from = ready.restored_from;
     }
     tx.save_instance(&instance, was, now).await?;
@@ -158,13 +159,42 @@ async fn activate(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, ready: Opt
     Ok(Done::Settled)
 }
 
-/// What the new instance's content means for dirty and diverged.
-pub(super) fn settle_content(sandbox: &mut Sandbox, restored: bool, diverged: bool) {
-    let in_step = !diverged && (restored || sandbox.current_checkpoint_id.is_none());
+/// What the new instance's content means for the pointer, for dirty and for diverged. A checkpoint the caller named becomes the
+/// current one: its own row if it is this sandbox's, else a fork, a row of its own on the same artifact.
+pub(super) async fn settle_content(tx: &mut Tx, sandbox: &mut Sandbox, instance: &Instance, ready: &Ready, now: Time) -> Result<()> {
+    if let Some(chosen) = ready.chosen.as_ref().filter(|c| sandbox.current_checkpoint_id != Some(c.id)) {
+        let mut row = chosen.clone();
+        (row.attached_at, row.detached_at) = (Some(now), None);
+        if chosen.sandbox_id == sandbox.id {
+            row.status = super::step(chosen.status.on(CheckpointEvent::Attach))?;
+            tx.save_checkpoint(&row, chosen.status, now).await?;
+        } else {
+            let known = match &chosen.workspace_revision {
+                Some(revision) => tx.checkpoint_by_revision(sandbox.id, revision).await?,
+                None => None,
+            };
+            (row.id, row.parent_id) = (crate::id::new(), Some(chosen.id));
+            (row.sandbox_id, row.instance_id, row.generation) = (sandbox.id, Some(instance.id), instance.generation);
+            (row.workspace_seq, row.status, row.created_at) = (Some(sandbox.workspace_seq), CheckpointStatus::Attached, now);
+            if let Some(known) = known {
+                row = known.clone();
+                row.status = super::step(known.status.on(CheckpointEvent::Attach))?;
+                (row.attached_at, row.detached_at) = (Some(now), None);
+                tx.save_checkpoint(&row, known.status, now).await?;
+            } else {
+                tx.insert_checkpoint(&row).await?;
+            }
+        }
+        sandbox.current_checkpoint_id = Some(row.id);
+        sandbox.pointer_seq += 1;
+        super::capture::tell(tx, &row, "checkpoint.attached", &ACTOR, now).await?;
+    }
+    let in_step = !ready.diverged && (ready.restored_from.is_some() || sandbox.current_checkpoint_id.is_none());
     sandbox.synced_seq = in_step.then_some(sandbox.workspace_seq);
-    sandbox.diverged = diverged && sandbox.current_checkpoint_id.is_some();
+    sandbox.diverged = ready.diverged && sandbox.current_checkpoint_id.is_some();
     sandbox.process_open = false;
     sandbox.unsaved_loss = false;
+    Ok(())
 }
 
 fn created_how(lease: &Lease, ready: Option<&Ready>) -> How {

@@ -146,7 +146,7 @@ async fn restamp(berth: &Arc<Berth>, lease: Uuid, made: &Instance, plan: &Plan, 
     (instance.running_at, instance.used_at, instance.observed_at, instance.quiet) = (Some(now), now, Some(now), true);
     instance.workspace_path = Some(ready.workspace_path.clone());
     tx.save_instance(&instance, InstanceStatus::Creating, now).await?;
-    provision::settle_content(&mut sandbox, ready.restored_from.is_some(), ready.diverged);
+    provision::settle_content(&mut tx, &mut sandbox, &instance, &ready, now).await?;
     sandbox.grant_seq += 1;
     tx.save_sandbox(&sandbox, now).await?;
     for mut held in live.into_iter().filter(|l| l.status == Status::Active) {

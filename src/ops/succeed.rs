@@ -64,6 +64,28 @@ pub async fn retire(
     tell(tx, instance, told, data, actor, now).await
 }
 
+/// A successor that was made and verified beside the current instance takes its place: one leaves, the other enters, and the
+/// sandbox's generation becomes the successor's. The caller saves the sandbox.
+pub async fn switch(
+    tx: &mut Tx, sandbox: &mut Sandbox, former: &mut Instance, next: &mut Instance, reason: &str, actor: &Actor, now: Time,
+) -> Result<()> {
+    let was = former.status;
+    former.status = super::step(was.on(Event::Retire))?;
+    former.role = Role::Retired;
+    former.hold_reason = None;
+    former.retire_reason = Some(reason.to_owned());
+    (former.retired_at, former.cleanup_next_at) = (Some(now), Some(now));
+    tx.save_instance(former, was, now).await?;
+    let made = next.status;
+    next.status = super::step(made.on(Event::Ready))?;
+    next.role = Role::Current;
+    next.quiet = true;
+    tx.save_instance(next, made, now).await?;
+    sandbox.instance_id = Some(next.id);
+    sandbox.generation = next.generation;
+    tell(tx, former, "instance.retired", json!({ "instance_id": former.id, "reason": reason, "sandbox_generation": sandbox.generation }), actor, now).await
+}
+
 /// What a new instance is made from.
 #[derive(Debug)]
 pub struct Making<'a> {

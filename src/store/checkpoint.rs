@@ -116,3 +116,70 @@ impl Tx {
             .bind(prefix).fetch_all(c).await)?)
     }
 }
+
+impl Tx {
+    /// Never-attached and detached rows whose clock is before the cutoff, oldest first.
+    pub async fn collectable_checkpoints(&mut self, sandbox: Uuid, before: Time, limit: i64) -> Result<Vec<Checkpoint>> {
+        Ok(on!(self, c => sqlx::query_as(select_checkpoint!(
+            "WHERE c.sandbox_id = $1 AND c.status IN ('recorded', 'superseded', 'detached') AND (s.current_checkpoint_id IS NULL OR s.current_checkpoint_id <> c.id)
+               AND COALESCE(c.detached_at, c.created_at) < $2 ORDER BY COALESCE(c.detached_at, c.created_at), c.id LIMIT $3"))
+            .bind(sandbox).bind(before).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// Whether a pending lease is being filled from this checkpoint.
+    pub async fn is_being_restored(&mut self, checkpoint: Uuid) -> Result<bool> {
+        let count: i64 = on!(self, c => sqlx::query_scalar("SELECT count(*) FROM lease WHERE status = 'pending' AND plan ->> 'restore' = $1")
+            .bind(checkpoint.to_string()).fetch_one(c).await)?;
+        Ok(count > 0)
+    }
+
+    /// Removes a row that the pointer does not name; the foreign key refuses any other.
+    pub async fn delete_checkpoint(&mut self, id: Uuid) -> Result<()> {
+        on!(self, c => sqlx::query("DELETE FROM checkpoint WHERE id = $1").bind(id).execute(c).await.map(|_| ()))?;
+        Ok(())
+    }
+
+    /// An archive stored under this sandbox, by its SHA-256.
+    pub async fn stored_artifact(&mut self, sandbox: Uuid, archive_sha256: &str) -> Result<Option<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(
+            "SELECT id FROM artifact WHERE sandbox_id = $1 AND archive_sha256 = $2 AND status = 'stored' ORDER BY created_at DESC, id DESC LIMIT 1")
+            .bind(sandbox).bind(archive_sha256).fetch_optional(c).await)?)
+    }
+
+    /// Lets an artifact enter the deletion ledger once its last row is gone.
+    pub async fn doom_artifact_without_rows(&mut self, id: Uuid, now: Time) -> Result<()> {
+        on!(self, c => sqlx::query(
+            "UPDATE artifact SET status = 'deleting', next_attempt_at = $2, updated_at = $2
+             WHERE id = $1 AND status = 'stored' AND NOT EXISTS (SELECT 1 FROM checkpoint k WHERE k.artifact_id = artifact.id)")
+            .bind(id).bind(now).execute(c).await.map(|_| ()))?;
+        Ok(())
+    }
+
+    /// Lets uploads that nobody recorded enter the deletion ledger.
+    pub async fn doom_unrecorded_artifacts(&mut self, before: Time, now: Time) -> Result<u64> {
+        Ok(on!(self, c => sqlx::query(
+            "UPDATE artifact SET status = 'deleting', next_attempt_at = $2, updated_at = $2
+             WHERE status = 'stored' AND created_at < $1 AND NOT EXISTS (SELECT 1 FROM checkpoint k WHERE k.artifact_id = artifact.id)")
+            .bind(before).bind(now).execute(c).await.map(|d| d.rows_affected()))?)
+    }
+
+    /// Artifacts whose deletion is due: id, object key, attempts so far.
+    pub async fn artifacts_to_delete(&mut self, now: Time, limit: i64) -> Result<Vec<(Uuid, String, i64)>> {
+        Ok(on!(self, c => sqlx::query_as("SELECT id, object_key, attempts FROM artifact WHERE status = 'deleting' AND next_attempt_at <= $1 ORDER BY next_attempt_at LIMIT $2")
+            .bind(now).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// Writes down how a deletion went.
+    pub async fn settle_artifact(&mut self, id: Uuid, gone: bool, next: Time, now: Time) -> Result<()> {
+        on!(self, c => sqlx::query(
+            "UPDATE artifact SET status = CASE WHEN $2 THEN 'deleted' ELSE 'deleting' END, attempts = attempts + 1,
+                 next_attempt_at = CASE WHEN $2 THEN NULL ELSE $3 END, updated_at = $4 WHERE id = $1 AND status = 'deleting'")
+            .bind(id).bind(gone).bind(next).bind(now).execute(c).await.map(|_| ()))?;
+        Ok(())
+    }
+
+    /// Forgets deletions that were confirmed before this moment.
+    pub async fn forget_deleted_artifacts(&mut self, before: Time) -> Result<u64> {
+        Ok(on!(self, c => sqlx::query("DELETE FROM artifact WHERE status = 'deleted' AND updated_at < $1").bind(before).execute(c).await.map(|d| d.rows_affected()))?)
+    }
+}

@@ -1,0 +1,80 @@
+//! Collect and delete: revisions nobody points at leave, and their bytes enter the deletion ledger in the same transaction.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::attach::lock;
+use super::{Berth, Caller};
+use crate::clock::Time;
+use crate::error::{Code, Error, Result};
+use crate::model::checkpoint::{Checkpoint, Status};
+use crate::model::key::Scope;
+use crate::store::Tx;
+
+/// An uploaded archive that nobody recorded goes after this span.
+const UNRECORDED: Duration = Duration::from_secs(24 * 3600);
+/// A deletion is remembered this long.
+const TOMBSTONE: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Takes never-attached and detached revisions whose clock is before the cutoff, oldest first; a limit of 0 or less takes nothing.
+pub async fn collect(berth: &Berth, caller: &Caller, sandbox: Uuid, before: Time, limit: i64) -> Result<Vec<String>> {
+    caller.require(Scope::Write)?;
+    let mut tx = berth.store.begin().await?;
+    let (_, now) = lock(&mut tx, caller, sandbox).await?;
+    let mut collected = Vec::new();
+    for row in tx.collectable_checkpoints(sandbox, before, limit.clamp(0, 1000)).await? {
+        if tx.is_being_restored(row.id).await? {
+            continue;
+        }
+        take(&mut tx, &row, now).await?;
+        super::capture::tell(&mut tx, &row, "checkpoint.collected", &caller.actor(), now).await?;
+        collected.extend(row.workspace_revision);
+    }
+    tx.commit().await?;
+    Ok(collected)
+}
+
+/// Deletes one checkpoint; never the current one, nor one a lease is being restored from.
+pub async fn delete(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: Uuid) -> Result<()> {
+    caller.require(Scope::Write)?;
+    let mut tx = berth.store.begin().await?;
+    let (_, now) = lock(&mut tx, caller, sandbox).await?;
+    let row = tx.checkpoint(caller.organization, checkpoint).await?.filter(|c| c.sandbox_id == sandbox).ok_or_else(|| Error::not_found("checkpoint"))?;
+    if row.current || row.status == Status::Capturing || tx.is_being_restored(row.id).await? {
+        return Err(Error::new(Code::CheckpointInUse, "This checkpoint is current, or somebody is capturing or restoring it."));
+    }
+    take(&mut tx, &row, now).await?;
+    super::capture::tell(&mut tx, &row, "checkpoint.deleted", &caller.actor(), now).await?;
+    Ok(tx.commit().await?)
+}
+
+async fn take(tx: &mut Tx, row: &Checkpoint, now: Time) -> Result<()> {
+    tx.delete_checkpoint(row.id).await?;
+    if let Some(artifact) = row.artifact_id {
+        tx.doom_artifact_without_rows(artifact, now).await?;
+    }
+    Ok(())
+}
+
+/// One pass over the deletion ledger: "already gone" counts as deleted. Returns how many were deleted.
+pub async fn delete_artifacts(berth: &Arc<Berth>) -> Result<u64> {
+    let mut tx = berth.store.begin().await?;
+    let now = tx.now().await?;
+    tx.doom_unrecorded_artifacts(now.before(UNRECORDED), now).await?;
+    tx.forget_deleted_artifacts(now.before(TOMBSTONE)).await?;
+    let due = tx.artifacts_to_delete(now, super::reap::BATCH).await?;
+    tx.commit().await?;
+    let mut deleted = 0;
+    for (id, key, attempts) in due {
+        let gone = berth.blobs.delete(&key).await.is_ok();
+        let mut tx = berth.store.begin().await?;
+        let now = tx.now().await?;
+        let wait = Duration::from_secs(5).saturating_mul(2_u32.saturating_pow(u32::try_from(attempts.clamp(0, 8)).unwrap_or(8)));
+        tx.settle_artifact(id, gone, now.after(wait), now).await?;
+        tx.commit().await?;
+        deleted += u64::from(gone);
+    }
+    Ok(deleted)
+}
