@@ -6,7 +6,7 @@ use cap_std::fs::Dir;
 use rustix::fs::{Mode, OFlags, openat};
 
 /// How many directories on the way stay open; a tree may be far deeper than a process may have files open.
-const KEPT: usize = 32;
+const KEPT: usize = 64;
 
 /// The directory used last, with the way to it.
 pub(super) struct Cursor<'a> {
@@ -33,7 +33,12 @@ impl<'a> Cursor<'a> {
             let end = path[start..].iter().position(|&byte| byte == b'/').map_or(path.len(), |length| start + length);
             let next = open_directory(self.here(), &path[start..end])?;
             if self.open.len() == KEPT {
-                self.open.pop();
+                // Every other one is left, so that the way back is never far from an open one.
+                let mut keep = false;
+                self.open.retain(|_| {
+                    keep = !keep;
+                    keep
+                });
             }
             self.path.truncate(at);
             self.path.extend_from_slice(&path[at..end]);

@@ -1,12 +1,15 @@
 //! A workspace as one portable file: a tar, judged by what it holds and never by how it was written.
 
+pub mod blob;
 mod cursor;
 mod entries;
 mod exclude;
 mod header;
 mod ledger;
 mod pax;
+pub mod pipe;
 mod scan;
+mod squeeze;
 pub mod tree;
 pub mod unpack;
 pub mod walk;
@@ -19,6 +22,7 @@ use std::pin::Pin;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
 
+pub use blob::{Blobs, Packed};
 pub use tree::{ALGORITHM, digest};
 pub use unpack::{Existing, unpack};
 pub use walk::{Walked, stat_digest, write_tar};
@@ -131,12 +135,14 @@ impl From<io::Error> for ArchiveError {
         if let Some(ours) = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>()) {
             return ours.clone();
         }
-        let code = match error.kind() {
-            io::ErrorKind::UnexpectedEof => return Self::invalid("the archive is truncated"),
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ArchiveCode::Full,
-            _ => ArchiveCode::Storage,
-        };
-        Self::new(code, error.to_string())
+        if let Some(store) = error.get_ref().and_then(|inner| inner.downcast_ref::<object_store::Error>()) {
+            return Self::of_store(store);
+        }
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Self::invalid("the archive is truncated"),
+            kind if is_full(kind) => Self::new(ArchiveCode::Full, "no space is left"),
+            _ => Self::new(ArchiveCode::Storage, error.to_string()),
+        }
     }
 }
 
@@ -148,21 +154,28 @@ impl From<rustix::io::Errno> for ArchiveError {
 
 impl From<object_store::Error> for ArchiveError {
     fn from(error: object_store::Error) -> Self {
+        Self::of_store(&error)
+    }
+}
+
+impl ArchiveError {
+    fn of_store(error: &object_store::Error) -> Self {
         if matches!(error, object_store::Error::NotFound { .. }) {
-            return Self::new(ArchiveCode::Missing, "the object is not in the store");
+            return Self::new(ArchiveCode::Missing, "there is no such archive in the store");
         }
         let mut cause = error.source();
         while let Some(inner) = cause {
-            if inner
-                .downcast_ref::<io::Error>()
-                .is_some_and(|io| matches!(io.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
-            {
+            if inner.downcast_ref::<io::Error>().is_some_and(|io| is_full(io.kind())) {
                 return Self::new(ArchiveCode::Full, "the archive store is full");
             }
             cause = inner.source();
         }
         Self::new(ArchiveCode::Storage, error.to_string())
     }
+}
+
+fn is_full(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl From<ArchiveError> for io::Error {

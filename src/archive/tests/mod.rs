@@ -1,5 +1,6 @@
 //! What the tests of this room share: hand-made tars, directories and an independent look at them.
 
+mod blobs;
 mod hostile;
 mod order;
 mod round;

@@ -89,7 +89,7 @@ pub(in super::super) fn grow(root: &Path, makes: &[Make]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_unpacked_is_what_was_packed(makes in trees()) {
