@@ -52,22 +52,40 @@ pub(super) struct Ledger {
     directories: Vec<Directory>,
     files: Vec<File>,
     symlinks: Vec<Hash>,
+    /// The path entered last and the directories on it, since entries mostly come with their neighbours.
+    last: Vec<u8>,
+    trail: Vec<Step>,
+}
+
+/// A directory on a path: where its name ends there, its key and its number.
+#[derive(Clone, Copy)]
+struct Step {
+    end: usize,
+    key: Hash,
+    number: u32,
 }
 
 impl Ledger {
     pub(super) fn new(limit: u64) -> Self {
-        let root = Directory { told: None };
-        Self { limit, nodes: HashMap::new(), directories: vec![root], files: Vec::new(), symlinks: Vec::new() }
+        let (nodes, directories) = (HashMap::new(), vec![Directory { told: None }]);
+        Self { limit, nodes, directories, files: Vec::new(), symlinks: Vec::new(), last: Vec::new(), trail: Vec::new() }
     }
 
     /// Goes down to the directory at `path` and returns its key and number. Directories on the way that are new are
     /// recorded and told to `made` with the number of their parent.
     pub(super) fn enter(&mut self, path: &[u8], made: &mut dyn FnMut(&[u8], u32) -> Result<()>) -> Result<(Hash, u32)> {
-        let (mut key, mut number) = (NONE, 0);
-        for end in ends(path) {
-            key = child(&key, name(&path[..end]));
-            number = match self.nodes.get(&key) {
-                Some(Node::Directory(known)) => *known,
+        let shared = self.last.iter().zip(path).take_while(|(one, other)| one == other).count();
+        while self.trail.last().is_some_and(|step| step.end > shared || path.get(step.end).is_some_and(|&byte| byte != b'/')) {
+            self.trail.pop();
+        }
+        self.last.clear();
+        self.last.extend_from_slice(path);
+        let mut at = self.trail.last().copied().unwrap_or(Step { end: 0, key: NONE, number: 0 });
+        let known = at.end;
+        for end in ends(path).filter(|&end| end > known) {
+            let key = child(&at.key, name(&path[..end]));
+            let number = match self.nodes.get(&key) {
+                Some(Node::Directory(number)) => *number,
                 Some(Node::Symlink(_)) => {
                     return Err(ArchiveError::unsafe_at(&path[..end], "is a symbolic link that a path leads through"));
                 }
@@ -76,12 +94,14 @@ impl Ledger {
                     let new = index(self.directories.len())?;
                     self.insert(key, Node::Directory(new))?;
                     self.directories.push(Directory { told: None });
-                    made(&path[..end], number)?;
+                    made(&path[..end], at.number)?;
                     new
                 }
             };
+            at = Step { end, key, number };
+            self.trail.push(at);
         }
-        Ok((key, number))
+        Ok((at.key, at.number))
     }
 
     /// Records what the archive says about a directory.

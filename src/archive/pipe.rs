@@ -103,7 +103,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_ends_with_the_error_of_its_work() {
-        let mut good = stream(|out| Ok(out.write_all(&[7; 1_000_000])?));
+        let mut good = stream(|out| Ok(out.write_all(&vec![7; 1_000_000])?));
         let mut bytes = Vec::new();
         good.read_to_end(&mut bytes).await.unwrap();
         assert_eq!(bytes.len(), 1_000_000);

@@ -118,7 +118,7 @@ proptest! {
 #[tokio::test]
 async fn a_bad_tar_is_refused_and_leaves_nothing() {
     let stored = Stored::new();
-    let mut late = noisy(25 << 20);
+    let mut late = noisy(60 << 20);
     late.truncate(late.len() - 512);
     let bad = [
         (Tar::default().file("../x", "x").end(), ArchiveCode::Unsafe),
@@ -157,7 +157,7 @@ impl AsyncRead for Broken {
 async fn a_stream_that_fails_keeps_its_error_and_leaves_nothing() {
     let stored = Stored::new();
     let error = ArchiveError::invalid("the workspace changed during capture");
-    let tar = Broken { before: std::io::Cursor::new(noisy(25 << 20)), error: Some(error.clone()) };
+    let tar = Broken { before: std::io::Cursor::new(noisy(60 << 20)), error: Some(error.clone()) };
     assert_eq!(stored.blobs.put_tree("k", Box::pin(tar), &Limits::default()).await.unwrap_err(), error);
     assert_eq!(stored.files(), 0);
 }
@@ -165,7 +165,8 @@ async fn a_stream_that_fails_keeps_its_error_and_leaves_nothing() {
 #[tokio::test]
 async fn an_upload_that_is_given_up_leaves_nothing() {
     let stored = Stored::new();
-    let tar = Broken { before: std::io::Cursor::new(noisy(25 << 20)), error: None };
+    // Much more than a part, since the compression holds some back.
+    let tar = Broken { before: std::io::Cursor::new(noisy(60 << 20)), error: None };
     let limits = Limits::default();
     let mut put = Box::pin(stored.blobs.put_tree("k", Box::pin(tar), &limits));
     while stored.files() == 0 {
@@ -187,10 +188,10 @@ async fn damage_in_the_store_has_its_own_code() {
     let raw = std::fs::read(stored.file("s/a")).unwrap();
     let verify = async || stored.blobs.verify("s/a", &packed.archive_sha256, packed.size_bytes).await.unwrap_err().code;
     let open = async || match stored.blobs.open_tar("s/a", &Limits::default()).await {
-        Ok(stream) => all(stream).await.unwrap_err().code,
+        Ok(stream) => all(stream).await.map(drop).unwrap_err().code,
         Err(error) => error.code,
     };
-    for at in [0, 4, raw.len() / 2, raw.len() - 1] {
+    for at in [0, raw.len() / 2, raw.len() - 1] {
         let mut flipped = raw.clone();
         flipped[at] ^= 0x10;
         std::fs::write(stored.file("s/a"), flipped).unwrap();

@@ -12,6 +12,21 @@ fn the_order_of_entries_does_not_matter() {
 }
 
 #[test]
+fn neighbours_whose_names_begin_alike_are_told_apart() {
+    let paths = ["a/b/c/1", "a/b/c/2", "a/bc/1", "a/b/1", "a/1", "ab/c/1", "a/b/cd/1", "a/b/c/d/1", "1"];
+    let tar = |paths: &[&str]| digest(&paths.iter().fold(Tar::default(), |tar, path| tar.file(path, path)).end()).unwrap();
+    let mut turned = paths;
+    let expected = tar(&paths);
+    for _ in 0..paths.len() {
+        turned.rotate_left(1);
+        assert_eq!(tar(&turned), expected);
+    }
+    turned.reverse();
+    assert_eq!(tar(&turned), expected);
+    assert_eq!(expected.entries, 9 + 8);
+}
+
+#[test]
 fn which_name_of_a_file_comes_first_does_not_matter() {
     let digests: BTreeSet<String> = [["x", "y", "z"], ["z", "x", "y"], ["y", "z", "x"]]
         .map(|[first, second, third]| {

@@ -83,8 +83,9 @@ pub(in super::super) fn grow(root: &Path, makes: &[Make]) {
             }
         }
     }
+    let needed = if reads_everything() { 0 } else { 0o500 };
     for (path, mode) in modes.iter().rev() {
-        fs::set_permissions(path, fs::Permissions::from_mode(*mode & 0o1777)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(*mode & 0o1777 | needed)).unwrap();
     }
 }
 
@@ -113,13 +114,28 @@ proptest! {
 #[test]
 fn a_directory_that_may_not_be_written_is_filled() {
     let place = Place::new();
-    let tar = Tar::default().dir("d", 0o555).dir("d/e", 0o000).file("d/e/f", "x").file("d/g", "y").end();
-    let tree = place.unpack(&tar, &Limits::default(), Existing::Empty).unwrap();
-    assert_eq!(find(&place.inner(), &["-mindepth", "1", "-printf", "%P %m %Ts\n"])[..2], [&b"d 555 1700000000"[..], b"d/e 0 1700000000"]);
-    assert_eq!(digest(&pack(&place.inner())).unwrap(), tree);
-    // And again over itself, as a workspace that a command has locked down.
-    place.unpack(&tar, &Limits::default(), Existing::Merge).unwrap();
-    assert_eq!(digest(&pack(&place.inner())).unwrap(), tree);
+    let locked = if reads_everything() { 0o000 } else { 0o500 };
+    let tar = Tar::default().dir("d", 0o555).dir("d/e", locked).file("d/e/f", "x").file("d/g", "y").end();
+    // The second time over itself, as a workspace that a command has locked down.
+    for existing in [Existing::Empty, Existing::Merge] {
+        let tree = place.unpack(&tar, &Limits::default(), existing).unwrap();
+        let expected = ["d 555 1700000000".to_owned(), format!("d/e {locked:o} 1700000000")].map(String::into_bytes);
+        assert_eq!(find(&place.inner(), &["-mindepth", "1", "-type", "d", "-printf", "%P %m %Ts\n"]), expected);
+        assert_eq!(digest(&pack(&place.inner())).unwrap(), tree);
+    }
+}
+
+#[test]
+fn a_directory_that_may_not_even_be_read_is_filled() {
+    let place = Place::new();
+    let tar = Tar::default().dir("d", 0o000).dir("d/e", 0o000).file("d/e/f", "x").end();
+    for existing in [Existing::Empty, Existing::Merge] {
+        place.unpack(&tar, &Limits::default(), existing).unwrap();
+        assert_eq!(fs::metadata(place.inner().join("d")).unwrap().permissions().mode() & 0o7777, 0);
+    }
+    fs::set_permissions(place.inner().join("d"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(place.inner().join("d/e"), fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(fs::read(place.inner().join("d/e/f")).unwrap(), b"x");
 }
 
 #[test]
