@@ -4,4 +4,5 @@
 mod harness;
 
 mod exclusivity;
+mod house;
 mod lease_life;
