@@ -13,7 +13,8 @@ use crate::error::{Code, Error, Result};
 use crate::model::instance::Instance;
 use crate::model::key::Scope;
 use crate::model::operation::{Kind, Status};
-use crate::provider::{ByteStream, FileEntry, Kind as ProviderKind, Provider, ProviderError, PutOptions};
+pub use crate::provider::{FileEntry, FileKind};
+use crate::provider::{ByteStream, Kind as ProviderKind, Provider, ProviderError, PutOptions};
 use crate::store::Carried;
 
 /// How long one change of files may take.

@@ -6,10 +6,9 @@ use super::{Berth, Caller, Credential};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
 use crate::model::key::{self, ApiKey, Scope};
-use crate::store::organization::Organization;
 
 /// Makes an organization.
-pub async fn create_organization(berth: &Berth, caller: &Caller, name: &str) -> Result<Organization> {
+pub async fn create_organization(berth: &Berth, caller: &Caller, name: &str) -> Result<(Uuid, String, Time)> {
     caller.require(Scope::Operator)?;
     let mut tx = berth.store.begin().await?;
     let now = tx.now().await?;
@@ -18,7 +17,7 @@ pub async fn create_organization(berth: &Berth, caller: &Caller, name: &str) -> 
         return Err(Error::new(Code::NameTaken, format!("An organization named {name} exists already.")));
     }
     tx.commit().await?;
-    Ok(organization)
+    Ok((organization.id, organization.name, organization.created_at))
 }
 
 /// Makes a key and returns its secret, this once. A key grants no scope it lacks; an operator may make keys of any organization.

@@ -47,7 +47,6 @@ use std::time::Duration;
 pub use caller::{Caller, Credential};
 pub use work::Work;
 
-pub use crate::provider::{ByteStream, FileEntry, FileKind};
 
 use crate::archive::blob::Blobs;
 use crate::error::{Code, Error, Result};

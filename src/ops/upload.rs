@@ -10,8 +10,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 use uuid::Uuid;
 
 use super::attach::only_the_writer;
-use super::{Berth, ByteStream, Caller, make};
-use crate::archive::{ArchiveCode, ArchiveError, Limits};
+use super::{Berth, Caller, make};
+use crate::archive::{ArchiveCode, ArchiveError, ByteStream, Limits};
 use crate::error::{Code, Error, Result};
 use crate::model::checkpoint::{Checkpoint, Kind, Tree, portable_revision};
 use crate::model::key::Scope;

@@ -1,0 +1,1 @@
+//! The only room that knows every concrete type: it wires, serves and stops.

@@ -1,0 +1,288 @@
+//! One typed configuration: flags over `BERTH_*` over a TOML file; a wrong setting fails the start naming its key.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people on a terminal, else JSON.
+    #[default]
+    Auto,
+    /// For people.
+    Pretty,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A setting that must not be shown.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Hidden(String);
+
+impl Hidden {
+    /// The value, for the one place that needs it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[hidden]")
+    }
+}
+
+impl From<String> for Hidden {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+/// What may be set, by flag, by environment or in the file; what is absent has its default.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Where the API listens [default: 127.0.0.1:7070; port 0 takes a free one]
+    #[arg(long, env = "BERTH_LISTEN", value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+    /// Where metrics are served without a key [default: 127.0.0.1:7071]
+    #[arg(long, env = "BERTH_METRICS_LISTEN", value_name = "ADDRESS")]
+    pub metrics_listen: Option<SocketAddr>,
+    /// Where data is kept [default: ./data]
+    #[arg(long, env = "BERTH_DATA_DIR", value_name = "DIRECTORY")]
+    pub data_dir: Option<PathBuf>,
+    /// `sqlite:PATH` or `postgres://…` [default: sqlite:<data dir>/berth.db]
+    #[arg(long, env = "BERTH_DATABASE_URL", value_name = "URL", hide_env_values = true)]
+    pub database_url: Option<Hidden>,
+    /// Most connections to the database [default: 10]
+    #[arg(long, env = "BERTH_DATABASE_MAX_CONNECTIONS", value_name = "COUNT")]
+    pub database_max_connections: Option<u32>,
+    /// Where archives are kept [default: file:<data dir>/archives]
+    #[arg(long, env = "BERTH_ARCHIVE_URL", value_name = "URL", hide_env_values = true)]
+    pub archive_url: Option<Hidden>,
+    /// The first key of an empty database, 32 to 255 visible ASCII characters [default: one is made and shown]
+    #[arg(long, env = "BERTH_BOOTSTRAP_KEY", value_name = "KEY", hide_env_values = true)]
+    pub bootstrap_key: Option<Hidden>,
+    /// Which providers may be used, separated by commas: local, memory [default: local]
+    #[arg(long, env = "BERTH_PROVIDERS", value_name = "NAMES", value_delimiter = ',')]
+    pub providers: Option<Vec<String>>,
+    /// Serve the provider `local`, which runs commands as this user, on an address others can reach [default: false]
+    #[arg(long, env = "BERTH_LOCAL_ALLOW_REMOTE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub local_allow_remote: Option<bool>,
+    /// How often expired leases are looked for, in milliseconds [default: 5000]
+    #[arg(long, env = "BERTH_REAPER_PERIOD_MS", value_name = "MS")]
+    pub reaper_period_ms: Option<u64>,
+    /// How long a provider's object may be unknown before it is an orphan [default: 120]
+    #[arg(long, env = "BERTH_ORPHAN_GRACE_SECONDS", value_name = "SECONDS")]
+    pub orphan_grace_seconds: Option<u64>,
+    /// How long a request waits for the provider before it answers 202 [default: 120]
+    #[arg(long, env = "BERTH_PROVISION_WAIT_SECONDS", value_name = "SECONDS")]
+    pub provision_wait_seconds: Option<u64>,
+    /// How long a capture may take [default: 600]
+    #[arg(long, env = "BERTH_CAPTURE_TIMEOUT_SECONDS", value_name = "SECONDS")]
+    pub capture_timeout_seconds: Option<u64>,
+    /// What is logged, such as `info` or `berth=debug` [default: info]
+    #[arg(long, env = "BERTH_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
+    /// How logs are written [default: auto]
+    #[arg(long, env = "BERTH_LOG_FORMAT", value_enum, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+}
+
+macro_rules! over {
+    ($above:ident, $below:ident, $($field:ident),* $(,)?) => {
+        Settings { $($field: $above.$field.or($below.$field)),* }
+    };
+}
+
+impl Settings {
+    /// These settings, and those of the layer below where these say nothing.
+    #[must_use]
+    pub fn over(self, below: Self) -> Self {
+        over!(
+            self, below, listen, metrics_listen, data_dir, database_url, database_max_connections, archive_url, bootstrap_key,
+            providers, local_allow_remote, reaper_period_ms, orphan_grace_seconds, provision_wait_seconds, capture_timeout_seconds,
+            log, log_format,
+        )
+    }
+
+    /// Reads the TOML layer.
+    pub fn from_file(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| format!("--config {}: {error}", path.display()))?;
+        // The library's text quotes the offending line, which may be a secret; its message names the key and is enough.
+        toml::from_str(&text).map_err(|error| format!("--config {}: {}", path.display(), error.message()))
+    }
+}
+
+/// The configuration, complete and checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the API listens.
+    pub listen: SocketAddr,
+    /// Where metrics are served without a key.
+    pub metrics_listen: SocketAddr,
+    /// Where data is kept.
+    pub data_dir: PathBuf,
+    /// `sqlite:…` or `postgres://…`; may hold a password.
+    pub database_url: Hidden,
+    /// Most connections to the database.
+    pub database_max_connections: u32,
+    /// `file:…` or another object store.
+    pub archive_url: Hidden,
+    /// The first key of an empty database.
+    pub bootstrap_key: Option<Hidden>,
+    /// Which providers may be used.
+    pub providers: Vec<String>,
+    /// Whether `local` may be served on an address others can reach.
+    pub local_allow_remote: bool,
+    /// How often expired leases are looked for.
+    pub reaper_period: Duration,
+    /// How long a provider's object may be unknown before it is an orphan.
+    pub orphan_grace: Duration,
+    /// How long a request waits for the provider before it answers 202.
+    pub provision_wait: Duration,
+    /// How long a capture may take.
+    pub capture_timeout: Duration,
+    /// What is logged.
+    pub log: String,
+    /// How logs are written.
+    pub log_format: LogFormat,
+}
+
+/// Providers that can be named.
+const PROVIDERS: [&str; 2] = ["local", "memory"];
+/// The deadline of a provision; no request waits longer.
+const PROVISION_DEADLINE: u64 = 600;
+
+impl Config {
+    /// Fills in defaults and checks the settings against each other; every problem is told, each with its keys.
+    pub fn new(settings: Settings) -> Result<Self, String> {
+        let data_dir = settings.data_dir.unwrap_or_else(|| PathBuf::from("./data"));
+        let below = |prefix: &str, name: &str| Hidden(format!("{prefix}:{}", data_dir.join(name).display()));
+        let config = Self {
+            listen: settings.listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7070))),
+            metrics_listen: settings.metrics_listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7071))),
+            database_url: settings.database_url.unwrap_or_else(|| below("sqlite", "berth.db")),
+            database_max_connections: settings.database_max_connections.unwrap_or(10),
+            archive_url: settings.archive_url.unwrap_or_else(|| below("file", "archives")),
+            bootstrap_key: settings.bootstrap_key,
+            providers: settings.providers.unwrap_or_else(|| vec!["local".to_owned()]),
+            local_allow_remote: settings.local_allow_remote.unwrap_or(false),
+            reaper_period: Duration::from_millis(settings.reaper_period_ms.unwrap_or(5_000)),
+            orphan_grace: Duration::from_secs(settings.orphan_grace_seconds.unwrap_or(120)),
+            provision_wait: Duration::from_secs(settings.provision_wait_seconds.unwrap_or(120)),
+            capture_timeout: Duration::from_secs(settings.capture_timeout_seconds.unwrap_or(600)),
+            log: settings.log.unwrap_or_else(|| "info".to_owned()),
+            log_format: settings.log_format.unwrap_or_default(),
+            data_dir,
+        };
+        let problems = config.problems();
+        if problems.is_empty() { Ok(config) } else { Err(problems.join("\n")) }
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut demand = |holds: bool, otherwise: &str| {
+            if !holds {
+                found.push(otherwise.to_owned());
+            }
+        };
+        let database = self.database_url.reveal();
+        let is_sqlite = database.starts_with("sqlite:");
+        demand(
+            is_sqlite || database.starts_with("postgres://") || database.starts_with("postgresql://"),
+            "BERTH_DATABASE_URL must begin with sqlite:, postgres:// or postgresql://",
+        );
+        demand(self.archive_url.reveal().starts_with("file:"), "BERTH_ARCHIVE_URL must begin with file:");
+        demand(self.database_max_connections >= 2, "BERTH_DATABASE_MAX_CONNECTIONS must be at least 2");
+        demand(
+            self.bootstrap_key.as_ref().is_none_or(|key| is_bootstrap_key(key.reveal())),
+            "BERTH_BOOTSTRAP_KEY must have 32 to 255 visible ASCII characters",
+        );
+        demand(!self.providers.is_empty(), "BERTH_PROVIDERS must name at least one provider");
+        for name in self.providers.iter().filter(|name| !PROVIDERS.contains(&name.as_str())) {
+            demand(false, &format!("BERTH_PROVIDERS names {name}; known are {}", PROVIDERS.join(", ")));
+        }
+        demand(!self.reaper_period.is_zero(), "BERTH_REAPER_PERIOD_MS must be at least 1");
+        demand(!self.capture_timeout.is_zero(), "BERTH_CAPTURE_TIMEOUT_SECONDS must be at least 1");
+        demand(
+            self.provision_wait.as_secs() <= PROVISION_DEADLINE,
+            "BERTH_PROVISION_WAIT_SECONDS must be at most 600, the deadline of a provision",
+        );
+        demand(
+            self.orphan_grace > self.reaper_period,
+            "BERTH_ORPHAN_GRACE_SECONDS must be longer than BERTH_REAPER_PERIOD_MS, or new objects look like orphans",
+        );
+        demand(
+            self.listen != self.metrics_listen || self.listen.port() == 0,
+            "BERTH_LISTEN and BERTH_METRICS_LISTEN must not be the same address",
+        );
+        demand(
+            !self.providers.iter().any(|name| name == "local") || self.listen.ip().is_loopback() || self.local_allow_remote,
+            "BERTH_LISTEN is reachable by others while BERTH_PROVIDERS has local, which runs commands as this user without isolation; \
+             listen on a loopback address, or set BERTH_LOCAL_ALLOW_REMOTE=true if that is meant",
+        );
+        found
+    }
+
+    /// Whether the database is the embedded one, which only one server may use.
+    pub fn is_embedded(&self) -> bool {
+        self.database_url.reveal().starts_with("sqlite:")
+    }
+}
+
+fn is_bootstrap_key(key: &str) -> bool {
+    (32..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_and_defaults() {
+        let above = Settings { log: Some("debug".to_owned()), ..Settings::default() };
+        let below: Settings = toml::from_str("log = \"warn\"\nreaper_period_ms = 100\nproviders = [\"memory\"]").unwrap();
+        let config = Config::new(above.over(below)).unwrap();
+        assert_eq!((config.log.as_str(), config.reaper_period), ("debug", Duration::from_millis(100)));
+        assert_eq!(config.database_url.reveal(), "sqlite:./data/berth.db");
+    }
+
+    #[test]
+    fn an_unknown_key_is_named() {
+        let error = toml::from_str::<Settings>("lisen = \"127.0.0.1:1\"").unwrap_err();
+        assert!(error.message().contains("lisen"), "{error}");
+    }
+
+    #[test]
+    fn contradictions_name_both_keys() {
+        let settings = Settings {
+            listen: Some(SocketAddr::from(([0, 0, 0, 0], 7070))),
+            orphan_grace_seconds: Some(1),
+            reaper_period_ms: Some(5000),
+            ..Settings::default()
+        };
+        let told = Config::new(settings).unwrap_err();
+        for key in ["BERTH_LISTEN", "BERTH_LOCAL_ALLOW_REMOTE", "BERTH_ORPHAN_GRACE_SECONDS", "BERTH_REAPER_PERIOD_MS"] {
+            assert!(told.contains(key), "{told}");
+        }
+    }
+
+    #[test]
+    fn debug_hides_secrets() {
+        let settings = Settings {
+            bootstrap_key: Some(Hidden("s".repeat(40))),
+            database_url: Some(Hidden("postgres://u:hunter2@h/d".to_owned())),
+            ..Settings::default()
+        };
+        let shown = format!("{settings:?} {:?}", Config::new(settings.clone()).unwrap());
+        assert!(!shown.contains("hunter2") && !shown.contains("ssss"));
+    }
+}

@@ -1,0 +1,123 @@
+//! JSON bodies: read within limits, checked as a whole, told wrong in every place at once.
+
+use axum::body::to_bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::http::header::CONTENT_TYPE;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::extract::refuse_encoding;
+use super::problem::Problem;
+use super::schema;
+use crate::error::{Code, Error, FieldError};
+
+/// The most bytes of a JSON body.
+pub const LARGEST: usize = 1024 * 1024;
+/// The deepest nesting of a JSON body.
+const DEEPEST: usize = 64;
+
+/// A request body whose rules go beyond its schema.
+pub trait Checked: DeserializeOwned + ToSchema + 'static {
+    /// Adds what is wrong between fields, or beyond what a schema can say.
+    fn check(&self, _errors: &mut Vec<FieldError>) {}
+}
+
+/// A checked JSON body.
+#[derive(Debug)]
+pub struct Body<T>(pub T);
+
+/// A JSON body with what is wrong with it, for a handler that has more to say before it refuses.
+#[derive(Debug)]
+pub struct Draft<T> {
+    /// The body.
+    pub value: T,
+    /// Everything the schema and the body's own rules say against it.
+    pub errors: Vec<FieldError>,
+}
+
+impl<S: Send + Sync, T: Checked> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let draft = Draft::<T>::from_request(request, state).await?;
+        if draft.errors.is_empty() { Ok(Self(draft.value)) } else { Err(Error::invalid_fields(draft.errors).into()) }
+    }
+}
+
+impl<S: Send + Sync, T: Checked> FromRequest<S> for Draft<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        check_headers(&parts.headers)?;
+        let bytes = to_bytes(body, LARGEST).await.map_err(|error| unreadable(&error))?;
+        match parts.headers.get(CONTENT_TYPE) {
+            // `curl -X POST` without a body: nothing said is an empty object.
+            None if bytes.is_empty() => read(b"{}"),
+            media_type if is_json(media_type) => read(&bytes),
+            _ => Err(Problem::new(Code::UnsupportedMediaType, "Send the body as `Content-Type: application/json`.")),
+        }
+    }
+}
+
+fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
+    refuse_encoding(headers)?;
+    match headers.get("idempotency-key").map(|key| key.as_bytes()) {
+        Some(key) if !(1..=255).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) => {
+            Err(Error::invalid("Idempotency-Key", "must have 1 to 255 visible ASCII characters").into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_json(media_type: Option<&HeaderValue>) -> bool {
+    let text = media_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    text.split(';').next().is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
+}
+
+fn unreadable(error: &axum::Error) -> Problem {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(one) = cause {
+        if one.is::<http_body_util::LengthLimitError>() {
+            return Problem::new(Code::PayloadTooLarge, format!("A JSON body has at most {LARGEST} bytes."));
+        }
+        cause = one.source();
+    }
+    Problem::new(Code::MalformedJson, "The body ended before it was complete.")
+}
+
+fn read<T: Checked>(bytes: &[u8]) -> Result<Draft<T>, Problem> {
+    let malformed = |error: serde_json::Error| {
+        Problem::new(Code::MalformedJson, format!("Not JSON at line {}, column {}.", error.line(), error.column()))
+    };
+    let value: Value = serde_json::from_slice(bytes).map_err(malformed)?;
+    if depth(&value) > DEEPEST {
+        return Err(Problem::new(Code::MalformedJson, format!("JSON nested deeper than {DEEPEST} levels.")));
+    }
+    let mut errors = schema::of_body::<T>().problems(&value);
+    let read: Result<T, _> = serde_json::from_value(value);
+    match read {
+        Ok(value) => {
+            let mut more = Vec::new();
+            value.check(&mut more);
+            more.retain(|new| errors.iter().all(|old| old.pointer != new.pointer));
+            errors.extend(more);
+            Ok(Draft { value, errors })
+        }
+        // The schema says it with pointers; serde's own words are for what only serde can see.
+        Err(_) if !errors.is_empty() => Err(Error::invalid_fields(errors).into()),
+        Err(error) => Err(Error::invalid("", error.to_string()).into()),
+    }
+}
+
+/// How deep a value is nested; a scalar is 0.
+fn depth(value: &Value) -> usize {
+    let below = match value {
+        Value::Array(items) => items.iter().map(depth).max(),
+        Value::Object(members) => members.values().map(depth).max(),
+        _ => return 0,
+    };
+    1 + below.unwrap_or(0)
+}

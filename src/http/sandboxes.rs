@@ -1,0 +1,100 @@
+//! Logical sandboxes: ensure, look, explain.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::answer::{Answer, made};
+use super::body::Body;
+use super::extract::{Authenticated, Id};
+use super::query::{Filters, Query};
+use super::wire::explain::Explanation;
+use super::wire::sandbox::{Sandbox, SandboxEnsure, SandboxPage};
+use super::{Http, words};
+use crate::model::instance::Status;
+use crate::ops::view::Answered;
+use crate::ops::{self, Berth};
+
+/// The routes of this file.
+pub fn routes() -> OpenApiRouter<Http> {
+    OpenApiRouter::new().routes(routes!(ensure, list)).routes(routes!(get)).routes(routes!(explain))
+}
+
+/// Ensure a sandbox
+///
+/// Finds the one sandbox of an environment and scope, or makes its row. Nothing is started.
+#[utoipa::path(post, path = "/v1/sandboxes", operation_id = "sandbox_ensure", tag = "sandboxes", request_body = SandboxEnsure,
+    responses(
+        (status = 201, description = "The sandbox is new.", body = Sandbox),
+        (status = 200, description = "It was there.", body = Sandbox)),
+    extensions(("x-error-codes" = json!(["environment_archived", "not_found", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
+async fn ensure(
+    State(berth): State<Arc<Berth>>,
+    Authenticated(caller): Authenticated,
+    Body(wanted): Body<SandboxEnsure>,
+) -> Answer {
+    let (view, new) = ops::sandbox::ensure(&berth, &caller, &wanted.environment, wanted.scope).await?;
+    let location = format!("/v1/sandboxes/{}", view.sandbox.id);
+    Ok(made(if new { Answered::Created } else { Answered::Existing }, &location, Sandbox::of(&view)))
+}
+
+/// Which sandboxes.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct SandboxFilters {
+    /// At most this many; 20 when absent.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<i64>,
+    /// The `next_cursor` of the page before.
+    #[param(max_length = 2000)]
+    cursor: Option<String>,
+    /// Words of the instance's `status`, separated by commas.
+    #[param(example = "running,stopped", max_length = 200)]
+    status: Option<String>,
+    /// Id or name of the environment.
+    #[param(max_length = 200)]
+    environment: Option<String>,
+    /// `key:value` of the scope; may be repeated, all must hold.
+    scope: Option<Vec<String>>,
+}
+
+/// List sandboxes
+///
+/// Newest first.
+#[utoipa::path(get, path = "/v1/sandboxes", operation_id = "sandbox_list", tag = "sandboxes", params(SandboxFilters),
+    responses((status = 200, description = "A page of sandboxes.", body = SandboxPage)))]
+async fn list(
+    State(berth): State<Arc<Berth>>,
+    Authenticated(caller): Authenticated,
+    Query(filters): Query<SandboxFilters>,
+) -> Answer<Json<SandboxPage>> {
+    let SandboxFilters { limit, cursor, status, environment, scope } = filters;
+    let filters = Filters { limit, cursor, status, scope, ..Filters::default() };
+    let mut query = filters.list(&words::of(Status::ALL, Status::as_str))?;
+    query.environment = environment;
+    Ok(Json(ops::sandbox::list(&berth, &caller, query).await?.into()))
+}
+
+/// Look at a sandbox
+///
+/// With its instance, its current checkpoint and its live leases.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}", operation_id = "sandbox_get", tag = "sandboxes",
+    params(("id" = uuid::Uuid, Path, description = "The sandbox.")), responses((status = 200, description = "The sandbox.", body = Sandbox)))]
+async fn get(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id) -> Answer<Json<Sandbox>> {
+    Ok(Json(Sandbox::of(&ops::sandbox::get(&berth, &caller, id).await?)))
+}
+
+/// Explain a sandbox
+///
+/// Why it lives, what would end it, when, and what holds that back.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/explain", operation_id = "sandbox_explain", tag = "sandboxes",
+    params(("id" = uuid::Uuid, Path, description = "The sandbox.")),
+    responses((status = 200, description = "The explanation.", body = Explanation)))]
+async fn explain(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id) -> Answer<Json<Explanation>> {
+    Ok(Json(ops::explain::sandbox(&berth, &caller, id).await?.into()))
+}

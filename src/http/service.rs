@@ -1,0 +1,129 @@
+//! The service itself: health, readiness, metrics, who asks, providers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use tokio::sync::Mutex;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Http;
+use super::answer::Answer;
+use super::extract::Authenticated;
+use super::wire::service::{Health, Provider, ProviderPage, Readiness, WhoAmI};
+use crate::error::Error;
+use crate::model::key::Scope;
+use crate::ops::caller::Credential;
+use crate::ops::{self, Berth};
+use crate::telemetry;
+
+/// How long one look at the database answers for all who ask.
+const READINESS_LASTS: Duration = Duration::from_secs(1);
+
+/// The routes of this file.
+pub fn routes() -> OpenApiRouter<Http> {
+    OpenApiRouter::new()
+        .routes(routes!(healthz))
+        .routes(routes!(readyz))
+        .routes(routes!(metrics))
+        .routes(routes!(whoami))
+        .routes(routes!(providers))
+}
+
+/// Is the process alive?
+///
+/// 200 while it lives; asks nothing else.
+#[utoipa::path(get, path = "/healthz", operation_id = "healthz", tag = "service", security(()),
+    responses((status = 200, description = "The process lives.", body = Health)))]
+async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok" })
+}
+
+/// The last look at the database, shared by all who ask within a second.
+#[derive(Clone, Debug, Default)]
+pub struct LastLook(Arc<Mutex<Option<(Instant, Result<(), Error>)>>>);
+
+impl LastLook {
+    /// Whether a write works, as of at most a second ago; one look at a time.
+    async fn look(&self, berth: &Berth) -> Result<(), Error> {
+        let mut last = self.0.lock().await;
+        if let Some((at, result)) = last.as_ref()
+            && at.elapsed() < READINESS_LASTS
+        {
+            return result.clone();
+        }
+        let result = ops::health::writable(berth).await;
+        *last = Some((Instant::now(), result.clone()));
+        result
+    }
+}
+
+/// Is the service ready?
+///
+/// 200 only if a database write works and the migrations match.
+#[utoipa::path(get, path = "/readyz", operation_id = "readyz", tag = "service", security(()),
+    responses((status = 200, description = "The service can do its work.", body = Readiness)))]
+async fn readyz(State(berth): State<Arc<Berth>>, State(last): State<LastLook>) -> Answer<Json<Readiness>> {
+    last.look(&berth).await?;
+    Ok(Json(Readiness { status: "ready" }))
+}
+
+/// Metrics
+///
+/// Prometheus text, for operators. Also served without a key on `BERTH_METRICS_LISTEN`.
+#[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "service",
+    responses((status = 200, description = "Prometheus text.", body = String, content_type = "text/plain",
+        example = "# TYPE berth_http_requests_total counter\nberth_http_requests_total{method=\"GET\",route=\"/healthz\",status=\"200\"} 1\n")))]
+async fn metrics(Authenticated(caller): Authenticated) -> Answer {
+    caller.require(Scope::Operator)?;
+    Ok(metrics_text().await.into_response())
+}
+
+/// The metrics as Prometheus reads them.
+pub async fn metrics_text() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], telemetry::rendered())
+}
+
+/// Who am I?
+///
+/// The organization, credential and scopes of this request.
+#[utoipa::path(get, path = "/v1/whoami", operation_id = "whoami", tag = "service",
+    responses((status = 200, description = "Who the request was made by.", body = WhoAmI)))]
+async fn whoami(Authenticated(caller): Authenticated) -> Json<WhoAmI> {
+    let organization_id = caller.organization;
+    Json(match caller.credential {
+        Credential::Key(key) => WhoAmI {
+            organization_id,
+            credential: "api_key",
+            api_key_id: Some(key.id),
+            name: Some(key.name),
+            scopes: key.scopes,
+            expires_at: key.expires_at,
+            lease_id: None,
+        },
+        Credential::Token(claims) => WhoAmI {
+            organization_id,
+            credential: "lease_token",
+            api_key_id: None,
+            name: None,
+            scopes: Vec::new(),
+            expires_at: None,
+            lease_id: Some(claims.lease),
+        },
+    })
+}
+
+/// List providers
+///
+/// What each can do, how it isolates, and whether it answers now.
+#[utoipa::path(get, path = "/v1/providers", operation_id = "provider_list", tag = "providers",
+    responses((status = 200, description = "The providers of this deployment.", body = ProviderPage)))]
+async fn providers(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated) -> Answer<Json<ProviderPage>> {
+    caller.require(Scope::Read)?;
+    let items = ops::provider::list(&berth).await?.into_iter().map(Provider::from).collect();
+    Ok(Json(ProviderPage { items, next_cursor: None }))
+}

@@ -1,0 +1,60 @@
+//! What an operator sees: logs and metrics, neither of which ever holds a caller's content.
+
+use std::io::IsTerminal;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::LogFormat;
+
+/// Bounds of the request histogram, in seconds: from an attach to a provision wait.
+const BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0];
+const REQUESTS: &str = "berth_http_requests_total";
+const DURATIONS: &str = "berth_http_request_duration_seconds";
+
+/// One recorder a process; installed when metrics are first touched.
+static METRICS: LazyLock<PrometheusHandle> = LazyLock::new(|| {
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Full(DURATIONS.to_owned()), &BUCKETS);
+    let recorder = builder.unwrap_or_else(|_| unreachable!("the buckets are not empty")).build_recorder();
+    let handle = recorder.handle();
+    // A process that embeds Berth may have its own recorder; then Berth's numbers go there.
+    let _ = metrics::set_global_recorder(recorder);
+    metrics::describe_counter!(REQUESTS, "Requests by method, route template and status.");
+    metrics::describe_histogram!(DURATIONS, "How long requests took, in seconds.");
+    handle
+});
+
+/// Counts one answered request. The route is a template, so that no path and no tenant becomes a label.
+pub fn count_request(method: &'static str, route: &str, status: u16, took: Duration) {
+    LazyLock::force(&METRICS);
+    let labels = [("method", method.to_owned()), ("route", route.to_owned()), ("status", status.to_string())];
+    metrics::counter!(REQUESTS, &labels).increment(1);
+    metrics::histogram!(DURATIONS, &labels[..2]).record(took);
+}
+
+/// Every metric as Prometheus reads it.
+pub fn rendered() -> String {
+    METRICS.run_upkeep();
+    METRICS.render()
+}
+
+/// Starts logging to standard error; `filter` is `BERTH_LOG`, such as `info` or `berth=debug`. A second start changes nothing.
+pub fn start(filter: &str, format: LogFormat) -> Result<(), String> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| format!("BERTH_LOG: {error}"))?;
+    let pretty = match format {
+        LogFormat::Auto => std::io::stderr().is_terminal(),
+        LogFormat::Pretty => true,
+        LogFormat::Json => false,
+    };
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // An error here means that something logs already; its choice stands.
+    let _ = if pretty { logs.try_init() } else { logs.json().flatten_event(true).try_init() };
+    std::panic::set_hook(Box::new(|panic| {
+        // Where, and never what: a panic's text may hold a caller's content.
+        let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();
+        tracing::error!(place, "panicked");
+    }));
+    Ok(())
+}
