@@ -18,7 +18,7 @@ use crate::model::instance::{Event as InstanceEvent, Instance, Role, Status as I
 use crate::model::key::Scope;
 use crate::model::lease::{Access, Acquisition, Disposition, Event, How, Lease, OnSameHolder, OnUnavailable, Plan, Policy, Status};
 use crate::model::sandbox::Sandbox;
-use crate::store::fence::{gate_closed, transition};
+use crate::store::fence::transition;
 use crate::store::{ClaimKind, Claimed, Tx};
 
 /// What one attempt came to.
@@ -131,8 +131,8 @@ impl Story<'_> {
             }
         }
         let readers = live.iter().any(|l| !l.is_writer() && !l.has_expired(self.now));
-        if let Some(gate) = tx.claim_of(self.sandbox.id, ClaimKind::Gate).await?.filter(|g| g.claimed_until > self.now) {
-            return Ok(self.wait(gate_closed(&gate.detail)));
+        if let Err(closed) = tx.pass_gate(self.sandbox.id, self.now).await {
+            return Ok(self.wait(closed));
         }
         match instance {
             None => self.create(tx).await,
@@ -237,14 +237,10 @@ impl Story<'_> {
     /// The instance that is there: attached, resumed, or captured and replaced.
     async fn take(&mut self, tx: &mut Tx, mut instance: Instance, readers: bool) -> Result<Attempt> {
         let was = instance.status;
-        for over in tx.unended_leases_of_instance(instance.id).await?.into_iter().filter(|l| l.status == Status::Retained) {
-            if over.evidence && over.retain_until.is_some_and(|at| at > self.now) && !self.input.discard_workspace {
-                return Ok(self.wait(conflict(&over)));
-            }
-            let mut ended = over.clone();
-            ended.status = super::step(over.status.on(Event::End(Status::Released)))?;
-            (ended.retain_until, ended.released_at) = (None, ended.released_at.or(Some(self.now)));
-            tx.save_lease(&ended, over.status, over.epoch, self.now).await?;
+        let retained: Vec<_> = tx.unended_leases_of_instance(instance.id).await?.into_iter().filter(|l| l.status == Status::Retained).collect();
+        let evidence = retained.iter().find(|l| l.evidence && l.retain_until.is_some_and(|at| at > self.now));
+        if let Some(evidence) = evidence.filter(|_| !self.input.discard_workspace) {
+            return Ok(self.wait(conflict(evidence)));
         }
         if !matches!(was, InstanceStatus::Running | InstanceStatus::Stopped) {
             return Ok(self.wait(transition("The sandbox is changing state.")));
@@ -261,6 +257,7 @@ impl Story<'_> {
             if gate.is_none() {
                 return Ok(self.wait(transition("A capture or another transition is running.")));
             }
+            self.end_retained(tx, &retained).await?;
             instance.status = super::step(was.on(InstanceEvent::Drain))?;
             tx.save_instance(&instance, was, self.now).await?;
             let plan = Plan {
@@ -271,6 +268,7 @@ impl Story<'_> {
             };
             return self.pending(tx, &instance, plan).await;
         }
+        self.end_retained(tx, &retained).await?;
         // A stop that was stored for the readers' end is cancelled by a new writer.
         instance.disposition = None;
         instance.hold_reason = None;
@@ -299,6 +297,18 @@ impl Story<'_> {
                 self.pending(tx, &instance, self.plan(None)).await
             }
         }
+    }
+
+    /// A successor takes the instance: the leases it was retained for are over.
+    async fn end_retained(&self, tx: &mut Tx, retained: &[Lease]) -> Result<()> {
+        for over in retained {
+            let mut ended = over.clone();
+            ended.status = super::step(over.status.on(Event::End(Status::Released)))?;
+            (ended.retain_until, ended.released_at) = (None, ended.released_at.or(Some(self.now)));
+            tx.save_lease(&ended, over.status, over.epoch, self.now).await?;
+            super::lease::tell(tx, &ended, "lease.released", &self.caller.actor(), self.now).await?;
+        }
+        Ok(())
     }
 
     /// Nothing is there: the ledger's row first, then the provider.

@@ -61,11 +61,21 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
         let now = tx.now().await?;
         drop(tx);
         let Some(instance) = instance else { return fail(berth, &row, claim, Error::new(Code::Internal, "The lease lost its instance.")).await };
-        if now >= instance.provision_deadline && instance.status == InstanceStatus::Creating {
-            return unmake(berth, &row, claim, Leaving::Decided, Error::new(Code::ProviderTimeout, "Making the sandbox took too long.")).await;
+        if now >= row.created_at.after(berth.settings.provision_deadline) {
+            let late = Error::new(Code::ProviderTimeout, "Making the sandbox ready took too long.");
+            return match instance.status {
+                InstanceStatus::Creating => unmake(berth, &row, claim, Leaving::Decided, late).await,
+                InstanceStatus::Starting => preserve(berth, &row, claim, late).await,
+                InstanceStatus::Draining => keep_unsaved(berth, &row, claim, None, &late).await,
+                _ => fail(berth, &row, claim, late).await,
+            };
         }
         match instance.status {
-            InstanceStatus::Draining => replace(berth, &row, &instance, claim).await?,
+            InstanceStatus::Draining => {
+                if let Some(done) = replace(berth, &row, &instance, claim).await? {
+                    return Ok(done);
+                }
+            }
             InstanceStatus::Creating => match make::make(berth, &instance, &row.plan).await {
                 Ok(ready) => {
                     super::crash_point("before_activation");
@@ -77,7 +87,11 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
             },
             InstanceStatus::Starting => match resume::start(berth, &instance, row.grant_seq).await {
                 Ok(()) => return activate(berth, &row, claim, None).await,
-                Err(resume::NotStarted::Gone) => succeed_gone(berth, &row, claim).await?,
+                Err(resume::NotStarted::Gone) => {
+                    if let Some(done) = succeed_gone(berth, &row, claim).await? {
+                        return Ok(done);
+                    }
+                }
                 Err(resume::NotStarted::Failed(error)) => return preserve(berth, &row, claim, error).await,
             },
             InstanceStatus::Running => {
@@ -262,25 +276,27 @@ async fn unmake(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, how: Leaving
 }
 
 /// The provider proved that the stopped instance is gone: it is lost, and the next one is made from the checkpoint.
-async fn succeed_gone(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<()> {
-    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
-    let Some(mut gone) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await? else { return Ok(()) };
+async fn succeed_gone(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<Option<Done>> {
+    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Some(Done::NothingLeft)) };
+    let Some(mut gone) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await? else { return Ok(Some(Done::NothingLeft)) };
     if gone.status != InstanceStatus::Starting {
-        return Ok(());
+        return Ok(Some(Done::NothingLeft));
     }
     succeed::retire(&mut tx, &mut sandbox, &mut gone, Leaving::Lost, "not_found", false, &ACTOR, now).await?;
+    let mut ended = None;
     if sandbox.unsaved_loss && sandbox.current_checkpoint_id.is_none() && lease.plan.on_unavailable != Some(crate::model::lease::OnUnavailable::Empty) {
         let error = Error::new(Code::CheckpointUnavailable, "The stopped sandbox is gone and its work was never saved. Say restore.on_unavailable: empty to start over.");
         note_failure(&mut lease, &error, now);
         lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
         tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
         tx.settle(claim).await?;
+        ended = Some(Done::Settled);
     } else {
         next_instance(berth, &mut tx, &mut sandbox, &mut lease, &gone, "not_found", now).await?;
     }
     tx.commit().await?;
     berth.work.ring(lease.sandbox_id);
-    Ok(())
+    Ok(ended)
 }
 
 async fn next_instance(berth: &Berth, tx: &mut Tx, sandbox: &mut Sandbox, lease: &mut Lease, former: &Instance, reason: &str, now: Time) -> Result<()> {
@@ -297,10 +313,10 @@ async fn next_instance(berth: &Berth, tx: &mut Tx, sandbox: &mut Sandbox, lease:
     Ok(tx.save_lease(lease, Status::Pending, lease.epoch, now).await?)
 }
 
-/// The instance that cannot be reused: made quiet, captured if dirty, retired, and followed by the next one.
-async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: &Claimed) -> Result<()> {
+/// The instance that cannot be reused: made quiet, captured if dirty, retired, and followed by the next one. `None`: go on with it.
+async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: &Claimed) -> Result<Option<Done>> {
     let mut tx = berth.store.begin().await?;
-    let Some(sandbox) = tx.lock_sandbox(lease.sandbox_id).await? else { return Ok(()) };
+    let Some(sandbox) = tx.lock_sandbox(lease.sandbox_id).await? else { return Ok(Some(Done::NothingLeft)) };
     let now = tx.now().await?;
     let gate = match tx.claim_of(sandbox.id, ClaimKind::Gate).await? {
         Some(row) if row.owner == berth.work.owner && row.detail == "drain" => {
@@ -318,14 +334,14 @@ async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: 
         }
         if dirty {
             if let Err(cause) = capture::automatic(berth, instance, &gate).await {
-                keep_unsaved(berth, lease, claim, &gate, &cause).await?;
+                let kept = keep_unsaved(berth, lease, claim, Some(&gate), &cause).await?;
                 held.settled();
-                return Ok(());
+                return Ok(Some(kept));
             }
         }
     }
-    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
-    let Some(mut former) = tx.instance_by_id(instance.id).await? else { return Ok(()) };
+    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Some(Done::NothingLeft)) };
+    let Some(mut former) = tx.instance_by_id(instance.id).await? else { return Ok(Some(Done::NothingLeft)) };
     let reason = lease.plan.reason.clone().unwrap_or_default();
     succeed::retire(&mut tx, &mut sandbox, &mut former, Leaving::Decided, &reason, lease.plan.discard, &ACTOR, now).await?;
     if lease.plan.discard {
@@ -336,12 +352,12 @@ async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: 
     tx.commit().await?;
     held.settled();
     terminate::spawn(berth, former.id);
-    Ok(())
+    Ok(None)
 }
 
 /// Unsaved work could not be saved: nothing is destroyed, the box is held and the lease fails.
-async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: &Claimed, cause: &Error) -> Result<()> {
-    let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(()) };
+async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: Option<&Claimed>, cause: &Error) -> Result<Done> {
+    let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
     if let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Draining) {
         let back = if instance.stopped_at.is_some() { InstanceStatus::Stopped } else { InstanceStatus::Running };
         instance.status = super::step(InstanceStatus::Draining.on(InstanceEvent::Undrain(back)))?;
@@ -355,10 +371,12 @@ async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: &Clai
     lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
     tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
     tx.settle(claim).await?;
-    tx.drop_claim(gate).await?;
+    if let Some(gate) = gate {
+        tx.drop_claim(gate).await?;
+    }
     tx.commit().await?;
     berth.work.ring(lease.sandbox_id);
-    Ok(())
+    Ok(Done::Settled)
 }
 
 fn note_failure(lease: &mut Lease, error: &Error, now: Time) {
