@@ -84,6 +84,10 @@ pub mod attach { use super::*; pub async fn attach(_: &Berth, _: &Caller, _: Uui
 pub mod provider { use super::*; pub async fn list(_: &Berth) -> Result<Vec<ProviderView>> { Ok(Vec::new()) } }
 pub mod keys { use super::*; use crate::model::key::{ApiKey, Scope};
     pub async fn create_organization(_: &Berth, _: &Caller, _: &str) -> Result<(Uuid, String, crate::clock::Time)> { stub() }
+    pub async fn issue(_: &Berth, _: &str, _: &str, _: Vec<Scope>) -> Result<(ApiKey, String)> { stub() }
     pub async fn create(_: &Berth, _: &Caller, _: &str, _: Vec<Scope>, _: Option<crate::clock::Time>, _: Option<Uuid>) -> Result<(ApiKey, String)> { stub() } }
 pub mod health { use super::*; pub async fn writable(_: &Berth) -> Result<()> { Ok(()) } }
-pub mod boot { use super::*; pub async fn first_start(_: &Berth, _: Option<&str>) -> Result<Option<String>> { Ok(None) } }
+pub mod boot { use super::*;
+    pub async fn migrate(_: &Settings) -> Result<Vec<String>> { stub() }
+    pub async fn pending_migrations(_: &Settings) -> Result<Vec<String>> { stub() }
+    pub async fn first_start(_: &Berth, _: Option<&str>) -> Result<Option<String>> { Ok(None) } }
