@@ -1,1 +1,211 @@
 //! The only room that knows every concrete type: it wires, serves and stops.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::ListenerExt;
+use rustix::fs::{FlockOperation, flock};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::archive::Blobs;
+use crate::http;
+use crate::ops::{self, Berth};
+use crate::provider::local::Local;
+use crate::provider::memory::Memory;
+use crate::provider::registry::Registry;
+use crate::provider::{LocalSettings, Provider};
+use crate::store::Store;
+use crate::background;
+
+/// How long requests that are being answered may take to finish once a stop was asked for.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long work that no request waits for may take to come to a good place.
+const LAST_WORK: Duration = Duration::from_secs(5);
+
+/// Why the service could not start or go on, for the person at the terminal.
+pub type Result<T> = std::result::Result<T, String>;
+
+/// A service that is wired and listens, and answers as soon as [`App::serve`] is awaited.
+pub struct App {
+    /// Where the API listens.
+    pub address: SocketAddr,
+    /// Where metrics are served, unless that address was taken.
+    pub metrics_address: Option<SocketAddr>,
+    /// The file with the key that was made because the database was empty and no key was set, and that key.
+    pub made_key: Option<(PathBuf, String)>,
+    berth: Arc<Berth>,
+    listener: TcpListener,
+    metrics: Option<TcpListener>,
+    _lock: Option<DataLock>,
+}
+
+impl App {
+    /// Opens everything the service stands on and takes its addresses.
+    pub async fn open(config: &Config) -> Result<Self> {
+        let (berth, lock) = open_berth(config).await?;
+        let bootstrap = config.bootstrap_key.as_ref().map(|key| key.reveal());
+        let made = ops::boot::first_start(&berth, bootstrap).await.map_err(|error| error.to_string())?;
+        let made_key = made.map(|key| keep_key(&config.data_dir, key)).transpose()?;
+        let listener = listen(config.listen).await.map_err(|error| format!("BERTH_LISTEN {}: {error}", config.listen))?;
+        let address = listener.local_addr().map_err(|error| format!("BERTH_LISTEN: {error}"))?;
+        // Metrics are worth less than the service: a taken port is told and nothing more.
+        let metrics = listen(config.metrics_listen)
+            .await
+            .inspect_err(|error| tracing::warn!(address = %config.metrics_listen, %error, "metrics are not served"))
+            .ok();
+        let metrics_address = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
+        Ok(Self { address, metrics_address, made_key, berth, listener, metrics, _lock: lock })
+    }
+
+    /// Answers requests until `stop`, then lets those being answered finish, for a while.
+    pub async fn serve(self, stop: CancellationToken) -> Result<()> {
+        background::start(&self.berth);
+        let berth = Arc::clone(&self.berth);
+        let api = answer(self.listener, http::router(Arc::clone(&self.berth)), stop.clone());
+        let metrics = async {
+            match self.metrics {
+                Some(listener) => answer(listener, http::metrics_router(), stop.clone()).await,
+                None => Ok(()),
+            }
+        };
+        let out_of_patience = async {
+            stop.cancelled().await;
+            tokio::time::sleep(PATIENCE).await;
+        };
+        let served = tokio::select! {
+            served = async { tokio::try_join!(api, metrics) } => served.map(|_| ()).map_err(|error| format!("serving: {error}")),
+            () = out_of_patience => {
+                tracing::warn!("requests were still being answered when patience ended");
+                Ok(())
+            }
+        };
+        if !berth.work.stop(LAST_WORK).await {
+            tracing::warn!("work was still under way when patience ended; the next server takes it over");
+        }
+        berth.give_up_claims().await;
+        berth.store.close().await;
+        served
+    }
+}
+
+/// Opens the database, the archive and the providers; the embedded database only for one process at a time.
+pub async fn open_berth(config: &Config) -> Result<(Arc<Berth>, Option<DataLock>)> {
+    std::fs::create_dir_all(&config.data_dir).map_err(|error| format!("BERTH_DATA_DIR {}: {error}", config.data_dir.display()))?;
+    let lock = if config.is_embedded() { Some(DataLock::take(&config.data_dir)?) } else { None };
+    let store = open_store(config).await?;
+    store.migrate().await.map_err(|error| format!("BERTH_DATABASE_URL: the schema cannot be brought up to date: {error}"))?;
+    let providers = providers(config)?;
+    let blobs = Blobs::open(config.archive_url.reveal()).map_err(|error| format!("BERTH_ARCHIVE_URL: {error}"))?;
+    let berth = Berth::open(store, providers, blobs, settings(config)).await.map_err(|error| error.to_string())?;
+    Ok((berth, lock))
+}
+
+/// Opens the database as it is.
+pub async fn open_store(config: &Config) -> Result<Store> {
+    let opened = Store::connect(config.database_url.reveal(), config.database_max_connections).await;
+    opened.map_err(|error| format!("BERTH_DATABASE_URL: the database cannot be opened ({error})"))
+}
+
+fn providers(config: &Config) -> Result<Registry> {
+    let mut wired: Vec<Arc<dyn Provider>> = Vec::new();
+    for name in &config.providers {
+        match name.as_str() {
+            "local" => {
+                let shim = std::env::current_exe().map_err(|error| format!("the program's own file: {error}"))?;
+                let settings = LocalSettings { root: config.data_dir.join("local"), shim };
+                wired.push(Arc::new(Local::open(&settings).map_err(|error| format!("BERTH_DATA_DIR: provider local: {error}"))?));
+            }
+            _ => wired.push(Arc::new(Memory::new())),
+        }
+    }
+    Registry::new(wired).map_err(|error| format!("BERTH_PROVIDERS: {error}"))
+}
+
+/// What the verbs need to know of the configuration.
+pub fn settings(config: &Config) -> ops::Settings {
+    ops::Settings {
+        provision_wait: config.provision_wait,
+        capture_timeout: config.capture_timeout,
+        orphan_grace: config.orphan_grace,
+        reaper_period: config.reaper_period,
+        ..ops::Settings::default()
+    }
+}
+
+async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(address).await
+}
+
+async fn answer(listener: TcpListener, routes: Router, stop: CancellationToken) -> io::Result<()> {
+    // Answers are small and waited for; a socket that waits to fill a packet would only delay them.
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "no TCP_NODELAY");
+        }
+    });
+    axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await
+}
+
+/// The lock on a data directory: the embedded database has one server. Released when dropped, and by the kernel when the process dies.
+#[derive(Debug)]
+pub struct DataLock(#[expect(dead_code, reason = "held, not read")] File);
+
+impl DataLock {
+    /// Takes the lock, or says that another process has it.
+    pub fn take(data_dir: &Path) -> Result<Self> {
+        let path = data_dir.join("berth.lock");
+        let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(|error| told(&error))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                Err(format!("another berth uses the data directory {} (BERTH_DATA_DIR)", data_dir.display()))
+            }
+            Err(error) => Err(told(&error)),
+        }
+    }
+}
+
+/// Writes a key that was made where only its owner can read it.
+fn keep_key(data_dir: &Path, key: String) -> Result<(PathBuf, String)> {
+    let path = data_dir.join("bootstrap.key");
+    let write = || {
+        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&path)?;
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        writeln!(file, "{key}")?;
+        file.sync_all()
+    };
+    write().map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok((path, key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_directory_has_one_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataLock::take(dir.path()).unwrap();
+        assert!(DataLock::take(dir.path()).unwrap_err().contains("BERTH_DATA_DIR"));
+        drop(first);
+        DataLock::take(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_made_key_is_its_owners_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, _) = keep_key(dir.path(), "berth_sk_x".to_owned()).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "berth_sk_x\n");
+    }
+}

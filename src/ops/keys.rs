@@ -41,3 +41,19 @@ pub async fn create(
     tx.commit().await?;
     Ok((key, secret))
 }
+
+/// Makes a key for whoever holds the database itself; the organization by name or id.
+pub async fn issue(berth: &Berth, organization: &str, name: &str, scopes: Vec<Scope>) -> Result<(ApiKey, String)> {
+    let secret = super::boot::new_secret()?;
+    let mut tx = berth.store.begin().await?;
+    let now = tx.now().await?;
+    let found = match Uuid::parse_str(organization) {
+        Ok(id) => tx.organization(id).await?,
+        Err(_) => tx.organization_named(organization).await?,
+    };
+    let organization = found.ok_or_else(|| Error::not_found("organization"))?;
+    let key = ApiKey { id: crate::id::new(), organization_id: organization.id, name: name.to_owned(), scopes, expires_at: None, created_at: now };
+    tx.insert_key(&key, &key::hash(&secret)).await?;
+    tx.commit().await?;
+    Ok((key, secret))
+}

@@ -195,6 +195,18 @@ impl Berth {
         Ok(())
     }
 
+    /// Gives every claim of this process back, so that another server goes on at once; its work has ended or is abandoned.
+    pub async fn give_up_claims(&self) {
+        let given = async {
+            let mut tx = self.store.begin().await?;
+            tx.drop_claims_of(self.work.owner).await?;
+            tx.commit().await
+        };
+        if given.await.is_err() {
+            tracing::warn!("claims could not be given back; they lapse by themselves");
+        }
+    }
+
     /// Gives back what tasks dropped, at once.
     pub async fn give_back_claims(&self) -> Result<()> {
         let dropped = std::mem::take(&mut *self.work.dropped.lock().unwrap_or_else(PoisonError::into_inner));

@@ -126,14 +126,16 @@ impl Store {
         }
     }
 
-    /// How many migrations of this binary the database lacks.
-    pub async fn pending_migrations(&self) -> Result<usize> {
+    /// The migrations of this binary that the database lacks, as `NNNN name`.
+    pub async fn pending_migrations(&self) -> Result<Vec<String>> {
         let mut tx = self.read().await?;
         let known = if self.is_sqlite() { sqlx::migrate!("migrations/sqlite") } else { sqlx::migrate!("migrations/postgres") };
         let applied: std::result::Result<Vec<i64>, sqlx::Error> =
             on!(tx, c => sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success ORDER BY version").fetch_all(c).await);
+        // A database that was never migrated has no such table.
         let applied = applied.unwrap_or_default();
-        Ok(known.iter().filter(|m| !applied.contains(&m.version)).count())
+        let lacks = known.iter().filter(|m| !applied.contains(&m.version));
+        Ok(lacks.map(|m| format!("{:04} {}", m.version, m.description)).collect())
     }
 
     /// Whether this is the embedded database, with its one server.

@@ -121,6 +121,11 @@ impl Tx {
             .bind(owner).bind(now).bind(now.after(TERM)).execute(c).await.map(|d| d.rows_affected()))?)
     }
 
+    /// Drops every claim of a process that stops.
+    pub async fn drop_claims_of(&mut self, owner: Uuid) -> Result<u64> {
+        Ok(on!(self, c => sqlx::query("DELETE FROM claim WHERE owner = $1").bind(owner).execute(c).await.map(|d| d.rows_affected()))?)
+    }
+
     /// Drops every claim: at the boot of a database's only server nobody else can hold one.
     pub async fn drop_all_claims(&mut self) -> Result<u64> {
         Ok(on!(self, c => sqlx::query("DELETE FROM claim").execute(c).await.map(|d| d.rows_affected()))?)

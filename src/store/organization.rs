@@ -41,6 +41,11 @@ impl Tx {
         Ok(on!(self, c => sqlx::query_as("SELECT id, name, created_at FROM organization WHERE id = $1").bind(id).fetch_optional(c).await)?)
     }
 
+    /// The organization with this name.
+    pub async fn organization_named(&mut self, name: &str) -> Result<Option<Organization>> {
+        Ok(on!(self, c => sqlx::query_as("SELECT id, name, created_at FROM organization WHERE name = $1").bind(name).fetch_optional(c).await)?)
+    }
+
     /// A page of organizations.
     pub async fn organizations(&mut self, cursor: Option<super::Cursor>, limit: i64) -> Result<Vec<Organization>> {
         let (time, id) = super::page::start(cursor);

@@ -149,7 +149,7 @@ async fn several_processes_may_migrate_at_once() {
         })
         .collect();
     for task in tasks {
-        assert_eq!(task.await.unwrap(), 0);
+        assert!(task.await.unwrap().is_empty());
     }
     drop(world);
 }

@@ -2,6 +2,7 @@
 
 mod command;
 mod exec;
+mod node;
 mod tar;
 mod tree;
 mod world;
@@ -127,11 +128,6 @@ impl Memory {
     }
 }
 
-fn by_tag(world: &World, tag: &OwnerTag) -> Option<Made> {
-    let found = world.objects.iter().find(|(_, object)| object.tag == *tag);
-    found.map(|(name, _)| Made { provider_ref: name.clone(), provider_expires_at: None })
-}
-
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl Provider for Memory {
@@ -155,7 +151,7 @@ impl Provider for Memory {
     async fn ensure(&self, spec: &Spec, tag: &OwnerTag) -> Result<Made> {
         let mut world = self.enter(Verb::Ensure);
         if self.0.traits.lookup == Lookup::ByTag
-            && let Some(made) = by_tag(&world, tag)
+            && let Some(made) = world.find(tag)
         {
             return Ok(made);
         }
@@ -171,7 +167,7 @@ impl Provider for Memory {
         if self.0.traits.lookup != Lookup::ByTag {
             return Err(ProviderError::new(Kind::Unsupported, "objects are not found by tag"));
         }
-        Ok(by_tag(&world, tag))
+        Ok(world.find(tag))
     }
 
     async fn observe(&self, binding: &str, provider_ref: &str) -> Observation {
@@ -307,3 +303,6 @@ impl Provider for Memory {
         self.tree(Verb::MoveFile, provider_ref, |tree| tree.rename(from.as_bytes(), to.as_bytes(), overwrite))
     }
 }
+
+#[cfg(test)]
+mod tests;
