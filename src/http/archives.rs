@@ -1,0 +1,182 @@
+//! Archives: whole workspaces uploaded and downloaded as raw bytes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RANGE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::TryStreamExt;
+use serde::Deserialize;
+use tokio_util::io::{ReaderStream, StreamReader};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use uuid::Uuid;
+
+use super::Http;
+use super::answer::{Answer, made};
+use super::extract::{Authenticated, Id, Ids, refuse_encoding};
+use super::problem::Problem;
+use super::query::Query;
+use super::wire::pointer::Archive;
+use crate::error::{Code, Error};
+use crate::ops::upload::{self, Form};
+use crate::ops::view::Answered;
+use crate::ops::Berth;
+
+/// The routes of this file.
+pub fn routes() -> OpenApiRouter<Http> {
+    OpenApiRouter::new().routes(routes!(upload)).routes(routes!(download))
+}
+
+/// Whose upload it is.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct UploadTarget {
+    /// The live writer's lease, when there is one.
+    lease_id: Option<Uuid>,
+}
+
+/// Upload an archive
+///
+/// A tar, or a tar compressed with zstd, told by its content. It is checked while it streams in; whatever a restore would refuse is
+/// refused here. `Content-Digest: sha-256=:…:` is checked when present. Unless it is recorded, it goes after 24 hours.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/archives", operation_id = "archive_upload", tag = "checkpoints",
+    params(("id" = Uuid, Path, description = "The sandbox."), UploadTarget),
+    request_body(content = String, content_type = "application/octet-stream", description = "The archive's bytes."),
+    responses((status = 201, description = "The archive is stored.", body = Archive)),
+    extensions(("x-error-codes" = json!(["lease_conflict", "lease_not_active", "lease_taken_over", "archive_unsafe", "archive_invalid", "archive_limit_exceeded", "digest_mismatch",
+        "unsupported_media_type", "storage_full"]))))]
+async fn upload(
+    State(berth): State<Arc<Berth>>,
+    Authenticated(caller): Authenticated,
+    Id(id): Id,
+    Query(target): Query<UploadTarget>,
+    request: Request,
+) -> Answer {
+    let (parts, body) = request.into_parts();
+    refuse_encoding(&parts.headers)?;
+    let digest = promised_digest(&parts.headers)?;
+    let bytes = Box::pin(StreamReader::new(body.into_data_stream().map_err(std::io::Error::other)));
+    let stored = upload::upload(&berth, &caller, id, target.lease_id, bytes, digest).await?;
+    Ok(made(Answered::Created, &format!("/v1/sandboxes/{id}/checkpoints"), Archive::from(stored)))
+}
+
+/// The SHA-256 of RFC 9530's `Content-Digest`; other algorithms are not ours to check.
+fn promised_digest(headers: &HeaderMap) -> Result<Option<[u8; 32]>, Problem> {
+    let Some(header) = headers.get("content-digest") else { return Ok(None) };
+    let wrong = || Problem::from(Error::invalid("Content-Digest", "must be like sha-256=:BASE64:"));
+    let text = header.to_str().map_err(|_| wrong())?;
+    let Some(value) = text.split(',').find_map(|member| member.trim().strip_prefix("sha-256=")) else { return Ok(None) };
+    let base64 = value.strip_prefix(':').and_then(|v| v.strip_suffix(':')).ok_or_else(wrong)?;
+    let bytes = STANDARD.decode(base64).map_err(|_| wrong())?;
+    bytes.try_into().map(Some).map_err(|_| wrong())
+}
+
+/// In which form.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct DownloadForm {
+    /// `tar`, which is the default, or `tar.zst`: the stored bytes, of which ranges can be had.
+    #[param(example = "tar")]
+    format: Option<String>,
+}
+
+/// Download an archive
+///
+/// A portable checkpoint's whole workspace. A download that breaks off was not whole: it never ends cleanly then.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/checkpoints/{checkpoint_id}/archive", operation_id = "archive_download", tag = "checkpoints",
+    params(("id" = Uuid, Path, description = "The sandbox."), ("checkpoint_id" = Uuid, Path, description = "The checkpoint."), DownloadForm),
+    responses(
+        (status = 200, description = "The archive.", body = String, content_type = "application/octet-stream"),
+        (status = 206, description = "The range.", body = String, content_type = "application/octet-stream"),
+        (status = 304, description = "The caller has these bytes.")),
+    extensions(("x-error-codes" = json!(["checkpoint_unavailable", "checkpoint_integrity", "range_not_satisfiable"]))))]
+async fn download(
+    State(berth): State<Arc<Berth>>,
+    Authenticated(caller): Authenticated,
+    Ids(sandbox, checkpoint): Ids,
+    Query(form): Query<DownloadForm>,
+    headers: HeaderMap,
+) -> Answer {
+    let form = match form.format.as_deref() {
+        None | Some("tar") => Form::Tar,
+        Some("tar.zst") => Form::TarZst,
+        Some(_) => return Err(Error::invalid("?format", "must be tar or tar.zst").into()),
+    };
+    let row = crate::ops::checkpoint::get(&berth, &caller, sandbox, checkpoint).await?;
+    let etag = format!("\"{}{}\"", row.archive_sha256.as_deref().unwrap_or_default(), if form == Form::Tar { "-tar" } else { "" });
+    if headers.get(IF_NONE_MATCH).is_some_and(|seen| seen.as_bytes() == etag.as_bytes()) {
+        return Ok((StatusCode::NOT_MODIFIED, [(ETAG, etag)]).into_response());
+    }
+    let size = row.size_bytes.and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
+    let wanted = headers.get(RANGE).filter(|_| form == Form::TarZst);
+    let range = wanted.map(|range| parse_range(range, size)).transpose()?.flatten();
+    let (_, body) = upload::download(&berth, &caller, sandbox, checkpoint, form, range.clone()).await?;
+    let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(body, 64 * 1024)));
+    let out = response.headers_mut();
+    super::files::raw_headers(out);
+    out.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    out.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    out.extend(HeaderValue::from_str(&etag).ok().map(|etag| (ETAG, etag)));
+    if form == Form::TarZst {
+        out.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        let length = range.as_ref().map_or(size, |r| r.end - r.start);
+        out.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    if let Some(range) = range {
+        let told = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+        out.extend(HeaderValue::from_str(&told).ok().map(|told| (CONTENT_RANGE, told)));
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    Ok(response)
+}
+
+/// One range of bytes; a form we do not serve is ignored, as HTTP allows, and one that begins past the end is 416.
+fn parse_range(header: &HeaderValue, size: u64) -> Result<Option<Range<u64>>, Problem> {
+    let spec = header.to_str().ok().and_then(|text| text.strip_prefix("bytes=")).filter(|spec| !spec.contains(','));
+    let Some((first, last)) = spec.and_then(|spec| spec.trim().split_once('-')) else { return Ok(None) };
+    let range = match (first.parse::<u64>(), last.parse::<u64>()) {
+        (Ok(first), Ok(last)) if first <= last => first..last.saturating_add(1).min(size),
+        (Ok(first), Err(_)) if last.is_empty() => first..size,
+        (Err(_), Ok(suffix)) if first.is_empty() => size.saturating_sub(suffix)..size,
+        _ => return Ok(None),
+    };
+    if range.start >= range.end {
+        let error = Error::new(Code::RangeNotSatisfiable, format!("The archive has {size} bytes.")).fact("size", size);
+        return Err(error.into());
+    }
+    Ok(Some(range))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_cut_to_the_size_or_refused() {
+        let parse = |text: &'static str| parse_range(&HeaderValue::from_static(text), 100);
+        assert_eq!(parse("bytes=0-9").unwrap(), Some(0..10));
+        assert_eq!(parse("bytes=90-").unwrap(), Some(90..100));
+        assert_eq!(parse("bytes=-5").unwrap(), Some(95..100));
+        assert_eq!(parse("bytes=50-500").unwrap(), Some(50..100));
+        assert_eq!(parse("lines=1-2").unwrap(), None);
+        assert_eq!(parse("bytes=100-").unwrap_err().0.code, Code::RangeNotSatisfiable);
+    }
+
+    #[test]
+    fn a_content_digest_is_read_strictly() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(promised_digest(&headers).unwrap(), None);
+        headers.insert("content-digest", HeaderValue::from_static("sha-256=:AAAA:"));
+        assert!(promised_digest(&headers).is_err());
+        let good = format!("sha-256=:{}:", STANDARD.encode([7; 32]));
+        headers.insert("content-digest", HeaderValue::from_str(&good).unwrap());
+        assert_eq!(promised_digest(&headers).unwrap(), Some([7; 32]));
+    }
+}
