@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
+use crate::config::{Config, Hidden};
 use crate::http;
 use crate::ops::{self, Berth};
 
@@ -42,7 +42,7 @@ impl App {
     /// Opens everything the service stands on and takes its addresses.
     pub async fn open(config: &Config) -> Result<Self> {
         let (berth, lock) = open_berth(config).await?;
-        let bootstrap = config.bootstrap_key.as_ref().map(|key| key.reveal());
+        let bootstrap = config.bootstrap_key.as_ref().map(Hidden::reveal);
         let made = ops::boot::first_start(&berth, bootstrap).await.map_err(|error| error.to_string())?;
         let made_key = made.map(|key| keep_key(&config.data_dir, key)).transpose()?;
         let listener = listen(config.listen).await.map_err(|error| format!("BERTH_LISTEN {}: {error}", config.listen))?;

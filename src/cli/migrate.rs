@@ -21,6 +21,9 @@ pub async fn run(configured: Configured, check: bool) -> Result<()> {
     std::fs::create_dir_all(&config.data_dir).map_err(|error| format!("BERTH_DATA_DIR {}: {error}", config.data_dir.display()))?;
     let _lock = if config.is_embedded() { Some(DataLock::take(&config.data_dir)?) } else { None };
     let applied = boot::migrate(&settings).await.map_err(|error| error.to_string())?;
-    println!("{}", if applied.is_empty() { "The database was up to date.".to_owned() } else { format!("Applied: {}.", applied.join(", ")) });
+    match applied.as_slice() {
+        [] => println!("The database was up to date."),
+        applied => println!("Applied: {}.", applied.join(", ")),
+    }
     Ok(())
 }

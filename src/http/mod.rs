@@ -14,6 +14,7 @@ mod instances;
 mod keys;
 pub mod layers;
 mod leases;
+mod listing;
 pub mod openapi;
 pub mod problem;
 mod problems;
@@ -48,6 +49,7 @@ fn described() -> OpenApiRouter<Http> {
         .merge(leases::routes())
         .merge(exec::routes())
         .merge(files::routes())
+        .merge(listing::routes())
         .merge(checkpoints::routes())
         .merge(sandboxes::routes())
         .merge(environments::routes())
@@ -67,10 +69,7 @@ pub fn router(berth: Arc<Berth>) -> Router {
 
 /// What every request passes, innermost first: panics become problems, problems get their bodies, everything is observed.
 fn with_layers(routes: Router<Http>) -> Router<Http> {
-    routes
-        .layer(CatchPanicLayer::custom(layers::panicked))
-        .layer(from_fn(problem::render))
-        .layer(from_fn(layers::observe))
+    routes.layer(CatchPanicLayer::custom(layers::panicked)).layer(from_fn(problem::render)).layer(from_fn(layers::observe))
 }
 
 /// The metrics listener's one route; it asks for no key because it listens on a private address.

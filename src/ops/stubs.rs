@@ -91,3 +91,8 @@ pub mod boot { use super::*;
     pub async fn migrate(_: &Settings) -> Result<Vec<String>> { stub() }
     pub async fn pending_migrations(_: &Settings) -> Result<Vec<String>> { stub() }
     pub async fn first_start(_: &Berth, _: Option<&str>) -> Result<Option<String>> { Ok(None) } }
+
+#[cfg(test)]
+pub mod testing { use super::*;
+    pub const KEY: &str = "stub-key";
+    pub async fn berth() -> Arc<Berth> { Berth::open(Settings::default()).await.unwrap() } }
