@@ -14,8 +14,9 @@ use rustix::fs::{FlockOperation, flock};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
 use crate::archive::Blobs;
+use crate::background;
+use crate::config::{Config, Hidden};
 use crate::http;
 use crate::ops::{self, Berth};
 use crate::provider::local::Local;
@@ -23,7 +24,6 @@ use crate::provider::memory::Memory;
 use crate::provider::registry::Registry;
 use crate::provider::{LocalSettings, Provider};
 use crate::store::Store;
-use crate::background;
 
 /// How long requests that are being answered may take to finish once a stop was asked for.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -52,7 +52,7 @@ impl App {
     /// Opens everything the service stands on and takes its addresses.
     pub async fn open(config: &Config) -> Result<Self> {
         let (berth, lock) = open_berth(config).await?;
-        let bootstrap = config.bootstrap_key.as_ref().map(|key| key.reveal());
+        let bootstrap = config.bootstrap_key.as_ref().map(Hidden::reveal);
         let made = ops::boot::first_start(&berth, bootstrap).await.map_err(|error| error.to_string())?;
         let made_key = made.map(|key| keep_key(&config.data_dir, key)).transpose()?;
         let listener = listen(config.listen).await.map_err(|error| format!("BERTH_LISTEN {}: {error}", config.listen))?;

@@ -107,9 +107,23 @@ impl Settings {
     #[must_use]
     pub fn over(self, below: Self) -> Self {
         over!(
-            self, below, listen, metrics_listen, data_dir, database_url, database_max_connections, archive_url, bootstrap_key,
-            providers, local_allow_remote, reaper_period_ms, orphan_grace_seconds, provision_wait_seconds, capture_timeout_seconds,
-            log, log_format,
+            self,
+            below,
+            listen,
+            metrics_listen,
+            data_dir,
+            database_url,
+            database_max_connections,
+            archive_url,
+            bootstrap_key,
+            providers,
+            local_allow_remote,
+            reaper_period_ms,
+            orphan_grace_seconds,
+            provision_wait_seconds,
+            capture_timeout_seconds,
+            log,
+            log_format,
         )
     }
 

@@ -21,6 +21,9 @@ pub async fn run(configured: Configured, check: bool) -> Result<()> {
     let store = app::open_store(&config).await?;
     let applied = store.pending_migrations().await.map_err(|error| error.to_string())?;
     store.migrate().await.map_err(|error| format!("the schema cannot be brought up to date: {error}"))?;
-    println!("{}", if applied.is_empty() { "The database was up to date.".to_owned() } else { format!("Applied: {}.", applied.join(", ")) });
+    match applied.as_slice() {
+        [] => println!("The database was up to date."),
+        applied => println!("Applied: {}.", applied.join(", ")),
+    }
     Ok(())
 }

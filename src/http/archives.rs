@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RANGE};
+use axum::http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_NONE_MATCH, RANGE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
@@ -121,8 +121,6 @@ async fn download(
     let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(body, 64 * 1024)));
     let out = response.headers_mut();
     super::files::raw_headers(out);
-    out.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    out.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
     out.extend(HeaderValue::from_str(&etag).ok().map(|etag| (ETAG, etag)));
     if form == Form::TarZst {
         out.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));

@@ -2,8 +2,8 @@
 
 use axum::body::to_bytes;
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, HeaderValue};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderValue};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -64,7 +64,7 @@ impl<S: Send + Sync, T: Checked> FromRequest<S> for Draft<T> {
 
 fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
     refuse_encoding(headers)?;
-    match headers.get("idempotency-key").map(|key| key.as_bytes()) {
+    match headers.get("idempotency-key").map(HeaderValue::as_bytes) {
         Some(key) if !(1..=255).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) => {
             Err(Error::invalid("Idempotency-Key", "must have 1 to 255 visible ASCII characters").into())
         }

@@ -38,9 +38,12 @@ pub fn routes() -> OpenApiRouter<Http> {
         (status = 201, description = "The workspace was captured.", body = Checkpoint),
         (status = 200, description = "Nothing had changed; this is the current checkpoint.", body = Checkpoint),
         (status = 202, description = "The capture goes on; look again at `Location`.", body = Checkpoint)),
-    extensions(("x-error-codes" = json!(["read_only_lease", "capability_not_granted", "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation", "generation_required",
-        "instance_lost", "instance_not_running", "capture_in_progress", "operations_in_progress", "transition_in_progress", "rotation_in_progress", "capture_failed",
-        "archive_limit_exceeded", "idempotency_key_in_use", "idempotency_key_mismatch", "provider_error", "provider_unavailable", "provider_timeout", "storage_full"]))))]
+    extensions(("x-error-codes" = json!([
+        "read_only_lease", "capability_not_granted", "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation",
+        "generation_required", "instance_lost", "instance_not_running", "capture_in_progress", "operations_in_progress",
+        "transition_in_progress", "rotation_in_progress", "capture_failed", "archive_limit_exceeded", "idempotency_key_in_use",
+        "idempotency_key_mismatch", "provider_error", "provider_unavailable", "provider_timeout", "storage_full"
+    ]))))]
 async fn capture(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
@@ -123,8 +126,10 @@ async fn get(
     params(("id" = uuid::Uuid, Path, description = "The sandbox."), ("checkpoint_id" = uuid::Uuid, Path, description = "The checkpoint."), Fence),
     request_body = CheckpointAttach,
     responses((status = 200, description = "The checkpoint, current now.", body = Checkpoint)),
-    extensions(("x-error-codes" = json!(["lease_conflict", "lease_not_active", "lease_taken_over", "stale_generation", "superseded", "capture_in_progress", "checkpoint_unavailable",
-        "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
+    extensions(("x-error-codes" = json!([
+        "lease_conflict", "lease_not_active", "lease_taken_over", "stale_generation", "superseded", "capture_in_progress",
+        "checkpoint_unavailable", "idempotency_key_in_use", "idempotency_key_mismatch"
+    ]))))]
 async fn attach(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,

@@ -71,14 +71,18 @@ fn operation_of(path: &str, method: &str, operation: &Value) -> String {
     );
     let parameters = operation["parameters"].as_array().into_iter().flatten();
     out.push_str(&table(parameters.map(|p| {
-        (format!("<code>{}</code> <span class=\"muted\">{}</span>", escape(text(&p["name"])), escape(text(&p["in"]))), prose(text(&p["description"])))
+        (
+            format!("<code>{}</code> <span class=\"muted\">{}</span>", escape(text(&p["name"])), escape(text(&p["in"]))),
+            prose(text(&p["description"])),
+        )
     })));
     for (media_type, content) in members(&operation["requestBody"]["content"]) {
         let _ = write!(out, "<p>Body: {} as <code>{}</code></p>{}", kind(&content["schema"]), escape(media_type), pre(&content["example"]));
     }
     for (status, response) in members(&operation["responses"]) {
         let mut bodies = members(&response["content"]).map(|(_, content)| kind(&content["schema"]));
-        let _ = write!(out, "<p><strong>{status}</strong> {} {}</p>", bodies.next().unwrap_or_default(), prose(text(&response["description"])));
+        let _ =
+            write!(out, "<p><strong>{status}</strong> {} {}</p>", bodies.next().unwrap_or_default(), prose(text(&response["description"])));
     }
     out + "</details>"
 }
@@ -114,8 +118,11 @@ fn kind(schema: &Value) -> String {
 }
 
 fn table(rows: impl Iterator<Item = (String, String)>) -> String {
-    let rows: String = rows.map(|(left, right)| format!("<tr><td>{left}</td><td>{right}</td></tr>")).collect();
-    format!("<table>{rows}</table>")
+    let mut out = String::from("<table>");
+    for (left, right) in rows {
+        let _ = write!(out, "<tr><td>{left}</td><td>{right}</td></tr>");
+    }
+    out + "</table>"
 }
 
 fn pre(example: &Value) -> String {

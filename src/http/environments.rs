@@ -29,12 +29,10 @@ pub fn routes() -> OpenApiRouter<Http> {
 /// A named provider configuration with the defaults of its leases. `config` is checked against the provider's schema first.
 #[utoipa::path(post, path = "/v1/environments", operation_id = "environment_create", tag = "environments", request_body = EnvironmentCreate,
     responses((status = 201, description = "The environment was made.", body = Environment)),
-    extensions(("x-error-codes" = json!(["name_taken", "config_invalid", "secret_missing", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
-async fn create(
-    State(berth): State<Arc<Berth>>,
-    Authenticated(caller): Authenticated,
-    draft: Draft<EnvironmentCreate>,
-) -> Answer {
+    extensions(("x-error-codes" = json!([
+        "name_taken", "config_invalid", "secret_missing", "idempotency_key_in_use", "idempotency_key_mismatch"
+    ]))))]
+async fn create(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, draft: Draft<EnvironmentCreate>) -> Answer {
     let Draft { value, mut errors } = draft;
     if !errors.is_empty() {
         // The verb will not be asked, so the provider's name is looked up here: every problem is told at once.

@@ -42,9 +42,12 @@ fn answer(view: &ExecView, answered: Answered) -> Response {
     responses(
         (status = 200, description = "The command is over.", body = Exec),
         (status = 202, description = "It runs on; look again at `Location`.", body = Exec)),
-    extensions(("x-error-codes" = json!(["read_only_lease", "capability_not_granted", "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation", "generation_required",
-        "instance_lost", "instance_not_running", "capture_in_progress", "transition_in_progress", "rotation_in_progress", "resume_failed", "resume_unavailable", "operation_unknown",
-        "invalid_path", "idempotency_key_in_use", "idempotency_key_mismatch", "provider_error", "provider_unavailable", "provider_timeout", "storage_full"]))))]
+    extensions(("x-error-codes" = json!([
+        "read_only_lease", "capability_not_granted", "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation",
+        "generation_required", "instance_lost", "instance_not_running", "capture_in_progress", "transition_in_progress",
+        "rotation_in_progress", "resume_failed", "resume_unavailable", "operation_unknown", "invalid_path", "idempotency_key_in_use",
+        "idempotency_key_mismatch", "provider_error", "provider_unavailable", "provider_timeout", "storage_full"
+    ]))))]
 async fn run(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
@@ -94,7 +97,7 @@ async fn list(
 /// With what it has written so far, or in all.
 #[utoipa::path(get, path = "/v1/leases/{id}/execs/{exec_id}", operation_id = "exec_get", tag = "exec",
     params(("id" = uuid::Uuid, Path, description = "The lease."), ("exec_id" = uuid::Uuid, Path, description = "The exec.")),
-    responses((status = 200, description = "The exec.", body = Exec)), extensions(("x-error-codes" = json!(["exec_not_found"]))))]
+    responses((status = 200, description = "The exec.", body = Exec)),    extensions(("x-error-codes" = json!(["exec_not_found"]))))]
 async fn get(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Ids(lease, exec): Ids) -> Answer {
     let view = ops::exec::get(&berth, &caller, lease, exec).await?;
     Ok(answer(&view, Answered::Existing))
@@ -106,8 +109,10 @@ async fn get(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticat
 #[utoipa::path(delete, path = "/v1/leases/{id}/execs/{exec_id}", operation_id = "exec_cancel", tag = "exec",
     params(("id" = uuid::Uuid, Path, description = "The lease."), ("exec_id" = uuid::Uuid, Path, description = "The exec.")),
     responses((status = 200, description = "The exec as it ended.", body = Exec)),
-    extensions(("x-error-codes" = json!(["exec_not_found", "read_only_lease", "lease_not_active", "lease_taken_over", "stale_generation", "instance_lost", "provider_error",
-        "provider_unavailable", "provider_timeout"]))))]
+    extensions(("x-error-codes" = json!([
+        "exec_not_found", "read_only_lease", "lease_not_active", "lease_taken_over", "stale_generation", "instance_lost",
+        "provider_error", "provider_unavailable", "provider_timeout"
+    ]))))]
 async fn cancel(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Ids(lease, exec): Ids) -> Answer {
     let view = ops::exec::cancel(&berth, &caller, lease, exec).await?;
     Ok(answer(&view, Answered::Existing))

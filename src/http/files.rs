@@ -6,13 +6,10 @@ use axum::Json;
 use axum::body::Body as RawBody;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::TryStreamExt;
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 use tokio::io::AsyncReadExt;
 use tokio_util::io::{ReaderStream, StreamReader};
 use utoipa::IntoParams;
@@ -23,10 +20,8 @@ use super::Http;
 use super::answer::{Answer, fenced};
 use super::body::Body;
 use super::extract::{Authenticated, Fence, Id, refuse_encoding};
-use super::problem::Problem;
 use super::query::Query;
-use super::wire::file::{DirectoryMake, FileChanged, FileEntry, FileMove, FilePage, FileWritten, octal};
-use crate::error::Code;
+use super::wire::file::{DirectoryMake, FileChanged, FileEntry, FileMove, FileWritten, octal};
 use crate::ops::caller::{Caller, Credential};
 use crate::ops::view::FileBody;
 use crate::ops::{self, Berth};
@@ -35,19 +30,10 @@ use crate::ops::{self, Berth};
 const BERTH_FILE_MODE: HeaderName = HeaderName::from_static("berth-file-mode");
 /// Bytes of a file that are read at a time.
 const CHUNK: usize = 64 * 1024;
-/// Entries of a page that names no limit.
-const DEFAULT_LIMIT: usize = 20;
-/// How much of the filters' hash a cursor carries.
-const FILTER_BYTES: usize = 8;
 
 /// The routes of this file.
 pub fn routes() -> OpenApiRouter<Http> {
-    OpenApiRouter::new()
-        .routes(routes!(read, write, remove))
-        .routes(routes!(list))
-        .routes(routes!(stat))
-        .routes(routes!(make_directory))
-        .routes(routes!(rename))
+    OpenApiRouter::new().routes(routes!(read, write, remove)).routes(routes!(stat)).routes(routes!(make_directory)).routes(routes!(rename))
 }
 
 /// The fence of an answer to a write: what was carried is what is current, or the write would have been refused.
@@ -79,26 +65,28 @@ struct FilePath {
     params(("id" = uuid::Uuid, Path, description = "The lease."), FilePath),
     responses((status = 200, description = "The file's bytes.", body = String, content_type = "application/octet-stream",
         headers(("Berth-File-Mode" = String, description = "Permission bits in octal.")), example = json!("hello\n"))),
-    extensions(("x-error-codes" = json!(["invalid_path", "file_not_found", "is_a_directory", "not_a_directory", "lease_not_active", "lease_expired", "lease_taken_over", "instance_lost",
-        "instance_not_running", "transition_in_progress", "resume_failed", "provider_error", "provider_unavailable", "provider_timeout"]))))]
-async fn read(
-    State(berth): State<Arc<Berth>>,
-    Authenticated(caller): Authenticated,
-    Id(id): Id,
-    Query(file): Query<FilePath>,
-) -> Answer {
+    extensions(("x-error-codes" = json!([
+        "invalid_path", "file_not_found", "is_a_directory", "not_a_directory", "lease_not_active", "lease_expired", "lease_taken_over",
+        "instance_lost", "instance_not_running", "transition_in_progress", "resume_failed", "provider_error", "provider_unavailable",
+        "provider_timeout"
+    ]))))]
+async fn read(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id, Query(file): Query<FilePath>) -> Answer {
     Ok(raw(ops::files::read(&berth, &caller, id, &file.path).await?))
 }
 
 /// Workspace bytes are a stranger's: a browser must neither run nor keep nor guess them.
+pub(super) fn raw_headers(headers: &mut HeaderMap) {
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
+}
+
 fn raw(file: FileBody) -> Response {
     let bytes = ReaderStream::with_capacity(file.body.take(file.size), CHUNK);
     let mut response = RawBody::from_stream(bytes).into_response();
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    raw_headers(headers);
     headers.insert(CONTENT_LENGTH, HeaderValue::from(file.size));
-    headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
     if let Ok(mode) = HeaderValue::from_str(&octal(file.mode)) {
         headers.insert(BERTH_FILE_MODE, mode);
     }
@@ -128,9 +116,12 @@ struct FileTarget {
     responses(
         (status = 201, description = "The file is new.", body = FileWritten),
         (status = 200, description = "The file has the new content.", body = FileWritten)),
-    extensions(("x-error-codes" = json!(["invalid_path", "file_not_found", "is_a_directory", "not_a_directory", "read_only_lease", "lease_not_active", "lease_expired", "lease_taken_over",
-        "stale_generation", "generation_required", "instance_lost", "instance_not_running", "capture_in_progress", "transition_in_progress", "rotation_in_progress", "resume_failed",
-        "unsupported_media_type", "provider_error", "provider_unavailable", "provider_timeout", "storage_full"]))))]
+    extensions(("x-error-codes" = json!([
+        "invalid_path", "file_not_found", "is_a_directory", "not_a_directory", "read_only_lease", "lease_not_active", "lease_expired",
+        "lease_taken_over", "stale_generation", "generation_required", "instance_lost", "instance_not_running", "capture_in_progress",
+        "transition_in_progress", "rotation_in_progress", "resume_failed", "unsupported_media_type", "provider_error",
+        "provider_unavailable", "provider_timeout", "storage_full"
+    ]))))]
 async fn write(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
@@ -168,9 +159,12 @@ struct FileRemoval {
 #[utoipa::path(delete, path = "/v1/leases/{id}/files", operation_id = "file_remove", tag = "files",
     params(("id" = uuid::Uuid, Path, description = "The lease."), Fence, FileRemoval),
     responses((status = 200, description = "It is gone.", body = FileChanged)),
-    extensions(("x-error-codes" = json!(["invalid_path", "file_not_found", "not_a_directory", "directory_not_empty", "read_only_lease", "lease_not_active", "lease_expired",
-        "lease_taken_over", "stale_generation", "generation_required", "instance_lost", "instance_not_running", "capture_in_progress", "transition_in_progress",
-        "rotation_in_progress", "resume_failed", "provider_error", "provider_unavailable", "provider_timeout"]))))]
+    extensions(("x-error-codes" = json!([
+        "invalid_path", "file_not_found", "not_a_directory", "directory_not_empty", "read_only_lease", "lease_not_active",
+        "lease_expired", "lease_taken_over", "stale_generation", "generation_required", "instance_lost", "instance_not_running",
+        "capture_in_progress", "transition_in_progress", "rotation_in_progress", "resume_failed", "provider_error",
+        "provider_unavailable", "provider_timeout"
+    ]))))]
 async fn remove(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
@@ -183,74 +177,16 @@ async fn remove(
     Ok(changed(&caller, fence, seq))
 }
 
-/// Which directory.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-struct DirectoryListing {
-    /// Relative to the workspace, or absolute inside the sandbox.
-    #[param(min_length = 1, max_length = 4096, example = ".")]
-    path: String,
-    /// With everything below it.
-    recursive: Option<bool>,
-    /// At most this many; 20 when absent.
-    #[param(minimum = 1, maximum = 100)]
-    limit: Option<usize>,
-    /// The `next_cursor` of the page before.
-    #[param(max_length = 8000)]
-    cursor: Option<String>,
-}
-
-impl DirectoryListing {
-    /// A cursor is bound to what is listed: a hash of that, then the last path of the page before.
-    fn filter(&self) -> [u8; FILTER_BYTES] {
-        let mut filter = [0; FILTER_BYTES];
-        let hash = Sha256::new().chain_update([u8::from(self.recursive == Some(true))]).chain_update(&self.path).finalize();
-        filter.copy_from_slice(&hash[..FILTER_BYTES]);
-        filter
-    }
-
-    fn after(&self) -> Result<Option<Vec<u8>>, Problem> {
-        let Some(cursor) = &self.cursor else { return Ok(None) };
-        let bytes = URL_SAFE_NO_PAD.decode(cursor).unwrap_or_default();
-        match bytes.strip_prefix(&self.filter()) {
-            Some(after) if !after.is_empty() => Ok(Some(after.to_vec())),
-            _ => Err(Problem::new(Code::InvalidCursor, "The cursor was not made by this listing.")),
-        }
-    }
-
-    fn cursor(&self, after: &[u8]) -> String {
-        URL_SAFE_NO_PAD.encode([&self.filter()[..], after].concat())
-    }
-}
-
-/// List a directory
-///
-/// In byte order of the paths. Links are shown and not followed.
-#[utoipa::path(get, path = "/v1/leases/{id}/files/list", operation_id = "file_list", tag = "files",
-    params(("id" = uuid::Uuid, Path, description = "The lease."), DirectoryListing),
-    responses((status = 200, description = "A page of entries.", body = FilePage)),
-    extensions(("x-error-codes" = json!(["invalid_path", "invalid_cursor", "file_not_found", "not_a_directory", "lease_not_active", "lease_expired", "lease_taken_over", "instance_lost",
-        "instance_not_running", "transition_in_progress", "resume_failed", "provider_error", "provider_unavailable", "provider_timeout"]))))]
-async fn list(
-    State(berth): State<Arc<Berth>>,
-    Authenticated(caller): Authenticated,
-    Id(id): Id,
-    Query(listing): Query<DirectoryListing>,
-) -> Answer<Json<FilePage>> {
-    let (recursive, limit) = (listing.recursive.unwrap_or(false), listing.limit.unwrap_or(DEFAULT_LIMIT));
-    let (entries, next) = ops::files::list(&berth, &caller, id, &listing.path, recursive, listing.after()?, limit).await?;
-    let items = entries.into_iter().map(FileEntry::from).collect();
-    Ok(Json(FilePage { items, next_cursor: next.map(|after| listing.cursor(&after)) }))
-}
-
 /// Look at a file
 ///
 /// What is at a path; a final link is not followed.
 #[utoipa::path(get, path = "/v1/leases/{id}/files/stat", operation_id = "file_stat", tag = "files",
     params(("id" = uuid::Uuid, Path, description = "The lease."), FilePath),
     responses((status = 200, description = "The entry.", body = FileEntry)),
-    extensions(("x-error-codes" = json!(["invalid_path", "file_not_found", "not_a_directory", "lease_not_active", "lease_expired", "lease_taken_over", "instance_lost", "instance_not_running",
-        "transition_in_progress", "resume_failed", "provider_error", "provider_unavailable", "provider_timeout"]))))]
+    extensions(("x-error-codes" = json!([
+        "invalid_path", "file_not_found", "not_a_directory", "lease_not_active", "lease_expired", "lease_taken_over", "instance_lost",
+        "instance_not_running", "transition_in_progress", "resume_failed", "provider_error", "provider_unavailable", "provider_timeout"
+    ]))))]
 async fn stat(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
@@ -266,9 +202,12 @@ async fn stat(
 #[utoipa::path(post, path = "/v1/leases/{id}/files/mkdir", operation_id = "file_mkdir", tag = "files",
     params(("id" = uuid::Uuid, Path, description = "The lease."), Fence), request_body = DirectoryMake,
     responses((status = 200, description = "The directory is there.", body = FileChanged)),
-    extensions(("x-error-codes" = json!(["invalid_path", "not_a_directory", "file_exists", "read_only_lease", "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation",
-        "generation_required", "instance_lost", "instance_not_running", "capture_in_progress", "transition_in_progress", "rotation_in_progress", "resume_failed", "provider_error",
-        "provider_unavailable", "provider_timeout", "storage_full", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
+    extensions(("x-error-codes" = json!([
+        "invalid_path", "not_a_directory", "file_exists", "read_only_lease", "lease_not_active", "lease_expired", "lease_taken_over",
+        "stale_generation", "generation_required", "instance_lost", "instance_not_running", "capture_in_progress",
+        "transition_in_progress", "rotation_in_progress", "resume_failed", "provider_error", "provider_unavailable", "provider_timeout",
+        "storage_full", "idempotency_key_in_use", "idempotency_key_mismatch"
+    ]))))]
 async fn make_directory(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
@@ -286,9 +225,12 @@ async fn make_directory(
 #[utoipa::path(post, path = "/v1/leases/{id}/files/move", operation_id = "file_move", tag = "files",
     params(("id" = uuid::Uuid, Path, description = "The lease."), Fence), request_body = FileMove,
     responses((status = 200, description = "It was moved.", body = FileChanged)),
-    extensions(("x-error-codes" = json!(["invalid_path", "file_not_found", "file_exists", "is_a_directory", "not_a_directory", "directory_not_empty", "read_only_lease", "lease_not_active",
-        "lease_expired", "lease_taken_over", "stale_generation", "generation_required", "instance_lost", "instance_not_running", "capture_in_progress", "transition_in_progress",
-        "rotation_in_progress", "resume_failed", "provider_error", "provider_unavailable", "provider_timeout", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
+    extensions(("x-error-codes" = json!([
+        "invalid_path", "file_not_found", "file_exists", "is_a_directory", "not_a_directory", "directory_not_empty", "read_only_lease",
+        "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation", "generation_required", "instance_lost",
+        "instance_not_running", "capture_in_progress", "transition_in_progress", "rotation_in_progress", "resume_failed",
+        "provider_error", "provider_unavailable", "provider_timeout", "idempotency_key_in_use", "idempotency_key_mismatch"
+    ]))))]
 async fn rename(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
@@ -299,21 +241,4 @@ async fn rename(
     let overwrite = wanted.overwrite.unwrap_or(false);
     let seq = ops::files::rename(&berth, &caller, id, fence.carried(), &wanted.from, &wanted.to, overwrite).await?;
     Ok(changed(&caller, fence, seq))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn listing(path: &str, cursor: Option<String>) -> DirectoryListing {
-        DirectoryListing { path: path.to_owned(), recursive: None, limit: None, cursor }
-    }
-
-    #[test]
-    fn a_cursor_is_bound_to_its_listing() {
-        let cursor = listing("a", None).cursor(b"\xffname");
-        assert_eq!(listing("a", Some(cursor.clone())).after().unwrap(), Some(b"\xffname".to_vec()));
-        assert_eq!(listing("b", Some(cursor)).after().unwrap_err().0.code, Code::InvalidCursor);
-        assert!(listing("a", Some("garbage".to_owned())).after().is_err());
-    }
 }

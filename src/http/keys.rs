@@ -39,7 +39,9 @@ async fn create_organization(
 /// Shows its secret this once. An operator may make one for another organization.
 #[utoipa::path(post, path = "/v1/api-keys", operation_id = "api_key_create", tag = "keys", request_body = ApiKeyCreate,
     responses((status = 201, description = "The key was made.", body = ApiKeySecret)),
-    extensions(("x-error-codes" = json!(["scope_escalation", "name_taken", "not_found", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
+    extensions(("x-error-codes" = json!([
+        "scope_escalation", "name_taken", "not_found", "idempotency_key_in_use", "idempotency_key_mismatch"
+    ]))))]
 async fn create(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Body(wanted): Body<ApiKeyCreate>) -> Answer {
     let ApiKeyCreate { name, scopes, expires_at, organization_id } = wanted;
     let (key, secret) = ops::keys::create(&berth, &caller, &name, scopes, expires_at, organization_id).await?;

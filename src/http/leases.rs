@@ -17,8 +17,9 @@ use super::answer::{self, Answer, fenced};
 use super::body::Body;
 use super::extract::{Authenticated, Fence, Id, Prefer};
 use super::query::{Filters, Query};
+use super::wire::asked::{LeaseAcquire, LeaseRecover, LeaseRelease, LeaseRenew, LeaseResume, waiting};
 use super::wire::explain::Explanation;
-use super::wire::lease::{Lease, LeaseAcquire, LeasePage, LeaseRecover, LeaseRelease, LeaseRenew, LeaseResume, waiting};
+use super::wire::lease::{Lease, LeasePage};
 use super::{Http, words};
 use crate::model::lease::Status;
 use crate::ops::view::Answered;
@@ -46,10 +47,13 @@ pub fn routes() -> OpenApiRouter<Http> {
         (status = 201, description = "The lease is new and active.", body = Lease),
         (status = 200, description = "The holder had this lease already.", body = Lease),
         (status = 202, description = "The sandbox is being made ready; look again at `Location`.", body = Lease)),
-    extensions(("x-error-codes" = json!(["lease_conflict", "lease_taken_over", "transition_in_progress", "capture_in_progress", "operations_in_progress", "configuration_conflict",
-        "capture_failed", "checkpoint_integrity", "checkpoint_unavailable", "checkpoint_required", "environment_archived", "instance_not_running", "resume_failed",
-        "resume_unavailable", "provider_expiry_unattested", "idempotency_key_in_use", "idempotency_key_mismatch", "config_invalid", "capability_not_granted", "not_found",
-        "quota_exceeded", "orphan_unrecorded", "provider_error", "image_unavailable", "provider_unavailable", "provider_timeout", "draining", "storage_full"]))))]
+    extensions(("x-error-codes" = json!([
+        "lease_conflict", "lease_taken_over", "transition_in_progress", "capture_in_progress", "operations_in_progress",
+        "configuration_conflict", "capture_failed", "checkpoint_integrity", "checkpoint_unavailable", "checkpoint_required",
+        "environment_archived", "instance_not_running", "resume_failed", "resume_unavailable", "provider_expiry_unattested",
+        "idempotency_key_in_use", "idempotency_key_mismatch", "config_invalid", "capability_not_granted", "not_found", "quota_exceeded",
+        "orphan_unrecorded", "provider_error", "image_unavailable", "provider_unavailable", "provider_timeout", "draining", "storage_full"
+    ]))))]
 async fn acquire(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
@@ -117,12 +121,7 @@ struct LongPoll {
 /// Never answers a token. With `wait_seconds` it waits for a pending lease to become something else.
 #[utoipa::path(get, path = "/v1/leases/{id}", operation_id = "lease_get", tag = "leases",
     params(("id" = Uuid, Path, description = "The lease."), LongPoll), responses((status = 200, description = "The lease.", body = Lease)))]
-async fn get(
-    State(berth): State<Arc<Berth>>,
-    Authenticated(caller): Authenticated,
-    Id(id): Id,
-    Query(poll): Query<LongPoll>,
-) -> Answer {
+async fn get(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id, Query(poll): Query<LongPoll>) -> Answer {
     let view = ops::lease::get(&berth, &caller, id, Duration::from_secs(poll.wait_seconds.unwrap_or(0))).await?;
     Ok(answer::lease(&view, Answered::Existing))
 }
@@ -152,8 +151,11 @@ async fn renew(
     responses(
         (status = 200, description = "The lease has ended.", body = Lease),
         (status = 202, description = "The teardown it requires is not confirmed yet.", body = Lease)),
-    extensions(("x-error-codes" = json!(["lease_taken_over", "capture_in_progress", "operations_in_progress", "transition_in_progress", "rotation_in_progress", "capture_failed",
-        "checkpoint_required", "capability_not_granted", "provider_error", "provider_unavailable", "provider_timeout", "storage_full", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
+    extensions(("x-error-codes" = json!([
+        "lease_taken_over", "capture_in_progress", "operations_in_progress", "transition_in_progress", "rotation_in_progress",
+        "capture_failed", "checkpoint_required", "capability_not_granted", "provider_error", "provider_unavailable", "provider_timeout",
+        "storage_full", "idempotency_key_in_use", "idempotency_key_mismatch"
+    ]))))]
 async fn release(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
@@ -181,8 +183,10 @@ struct LeaseDelete {
     responses(
         (status = 204, description = "The provider confirmed that the instance is gone."),
         (status = 202, description = "The teardown is not confirmed yet.", body = Lease)),
-    extensions(("x-error-codes" = json!(["operations_in_progress", "capture_in_progress", "transition_in_progress", "capture_failed", "checkpoint_required", "provider_error",
-        "provider_unavailable", "provider_timeout", "storage_full"]))))]
+    extensions(("x-error-codes" = json!([
+        "operations_in_progress", "capture_in_progress", "transition_in_progress", "capture_failed", "checkpoint_required",
+        "provider_error", "provider_unavailable", "provider_timeout", "storage_full"
+    ]))))]
 async fn delete(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
@@ -210,9 +214,12 @@ fn gone(generation: i64, epoch: i64) -> Response {
         (status = 200, description = "The lease is active.", body = Lease),
         (status = 201, description = "The lease is active again, with a new instance.", body = Lease),
         (status = 202, description = "The new instance is being made ready.", body = Lease)),
-    extensions(("x-error-codes" = json!(["read_only_lease", "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation", "generation_required", "transition_in_progress",
-        "checkpoint_integrity", "checkpoint_unavailable", "quota_exceeded", "orphan_unrecorded", "provider_error", "image_unavailable", "provider_unavailable", "provider_timeout",
-        "storage_full", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
+    extensions(("x-error-codes" = json!([
+        "read_only_lease", "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation", "generation_required",
+        "transition_in_progress", "checkpoint_integrity", "checkpoint_unavailable", "quota_exceeded", "orphan_unrecorded",
+        "provider_error", "image_unavailable", "provider_unavailable", "provider_timeout", "storage_full", "idempotency_key_in_use",
+        "idempotency_key_mismatch"
+    ]))))]
 async fn recover(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
@@ -233,9 +240,11 @@ async fn recover(
     responses(
         (status = 200, description = "The instance runs.", body = Lease),
         (status = 202, description = "The instance is being started.", body = Lease)),
-    extensions(("x-error-codes" = json!(["read_only_lease", "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation", "generation_required", "instance_lost",
-        "transition_in_progress", "resume_failed", "resume_unavailable", "provider_error", "provider_unavailable", "provider_timeout", "idempotency_key_in_use",
-        "idempotency_key_mismatch"]))))]
+    extensions(("x-error-codes" = json!([
+        "read_only_lease", "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation", "generation_required",
+        "instance_lost", "transition_in_progress", "resume_failed", "resume_unavailable", "provider_error", "provider_unavailable",
+        "provider_timeout", "idempotency_key_in_use", "idempotency_key_mismatch"
+    ]))))]
 async fn resume(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,

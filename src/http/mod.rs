@@ -1,6 +1,7 @@
 //! The wire: routes and layers. A handler extracts, asks one verb and answers; statuses of failures live in `catalogue` alone.
 
 pub mod answer;
+mod archives;
 pub mod body;
 pub mod catalogue;
 mod checkpoints;
@@ -14,7 +15,9 @@ mod instances;
 mod keys;
 pub mod layers;
 mod leases;
+mod listing;
 pub mod openapi;
+mod pointer;
 pub mod problem;
 mod problems;
 pub mod query;
@@ -48,7 +51,10 @@ fn described() -> OpenApiRouter<Http> {
         .merge(leases::routes())
         .merge(exec::routes())
         .merge(files::routes())
+        .merge(listing::routes())
         .merge(checkpoints::routes())
+        .merge(pointer::routes())
+        .merge(archives::routes())
         .merge(sandboxes::routes())
         .merge(environments::routes())
         .merge(instances::routes())
@@ -67,10 +73,7 @@ pub fn router(berth: Arc<Berth>) -> Router {
 
 /// What every request passes, innermost first: panics become problems, problems get their bodies, everything is observed.
 fn with_layers(routes: Router<Http>) -> Router<Http> {
-    routes
-        .layer(CatchPanicLayer::custom(layers::panicked))
-        .layer(from_fn(problem::render))
-        .layer(from_fn(layers::observe))
+    routes.layer(CatchPanicLayer::custom(layers::panicked)).layer(from_fn(problem::render)).layer(from_fn(layers::observe))
 }
 
 /// The metrics listener's one route; it asks for no key because it listens on a private address.

@@ -75,7 +75,10 @@ fn told(code: Code, form: &str) -> Response {
         })
         .into_response(),
         "text/plain" => {
-            let text = format!("{} {word}: {}\n\n{}\n{}\nSend the same request again? {again}\n", entry.status, entry.title, entry.meaning, entry.advice);
+            let text = format!(
+                "{} {word}: {}\n\n{}\n{}\nSend the same request again? {again}\n",
+                entry.status, entry.title, entry.meaning, entry.advice
+            );
             ([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
         }
         _ => page(

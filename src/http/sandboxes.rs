@@ -33,11 +33,7 @@ pub fn routes() -> OpenApiRouter<Http> {
         (status = 201, description = "The sandbox is new.", body = Sandbox),
         (status = 200, description = "It was there.", body = Sandbox)),
     extensions(("x-error-codes" = json!(["environment_archived", "not_found", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
-async fn ensure(
-    State(berth): State<Arc<Berth>>,
-    Authenticated(caller): Authenticated,
-    Body(wanted): Body<SandboxEnsure>,
-) -> Answer {
+async fn ensure(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Body(wanted): Body<SandboxEnsure>) -> Answer {
     let (view, new) = ops::sandbox::ensure(&berth, &caller, &wanted.environment, wanted.scope).await?;
     let location = format!("/v1/sandboxes/{}", view.sandbox.id);
     Ok(made(if new { Answered::Created } else { Answered::Existing }, &location, Sandbox::of(&view)))

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
-use jsonschema::{ValidationError, Validator};
+use jsonschema::{JsonType, ValidationError, Validator};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
@@ -43,9 +43,9 @@ pub fn compiled<T: 'static>(make: impl FnOnce() -> Value) -> Arc<Compiled> {
     let schema = make();
     let built = jsonschema::options().should_validate_formats(true).build(&schema);
     let validator = built.unwrap_or_else(|error| unreachable!("a request schema does not compile: {error}"));
-    let made = Arc::new(Compiled { schema, validator });
-    COMPILED.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&made));
-    made
+    let compiled = Arc::new(Compiled { schema, validator });
+    COMPILED.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&compiled));
+    compiled
 }
 
 impl Compiled {
@@ -66,7 +66,9 @@ fn tell(error: &ValidationError<'_>, found: &mut Vec<FieldError>) {
     let mut say = |pointer: String, message: String| found.push(FieldError { pointer, message });
     let message = match error.kind() {
         Kind::AdditionalProperties { unexpected } => {
-            unexpected.iter().for_each(|name| say(below(at, name), "is not a known field".to_owned()));
+            for name in unexpected {
+                say(below(at, name), "is not a known field".to_owned());
+            }
             return;
         }
         Kind::Required { property } => {
@@ -117,7 +119,7 @@ fn listed(options: &Value) -> String {
 fn expected(kind: &TypeKind) -> Vec<&'static str> {
     match kind {
         TypeKind::Single(one) => vec![one.as_str()],
-        TypeKind::Multiple(several) => several.iter().map(|one| one.as_str()).collect(),
+        TypeKind::Multiple(several) => several.iter().map(JsonType::as_str).collect(),
     }
 }
 

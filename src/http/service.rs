@@ -43,9 +43,12 @@ async fn healthz() -> Json<Health> {
     Json(Health { status: "ok" })
 }
 
+/// When was looked, and what was seen.
+type Look = (Instant, Result<(), Error>);
+
 /// The last look at the database, shared by all who ask within a second.
 #[derive(Clone, Debug, Default)]
-pub struct LastLook(Arc<Mutex<Option<(Instant, Result<(), Error>)>>>);
+pub struct LastLook(Arc<Mutex<Option<Look>>>);
 
 impl LastLook {
     /// Whether a write works, as of at most a second ago; one look at a time.

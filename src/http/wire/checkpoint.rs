@@ -8,7 +8,7 @@ use super::{page, words};
 use crate::clock::Time;
 use crate::http::body::Checked;
 use crate::http::extract::Fence;
-use crate::http::wire::lease::waiting;
+use crate::http::wire::asked::waiting;
 use crate::model::checkpoint::{self, Kind, Status};
 use crate::ops::input::{Attach, Capture};
 
@@ -195,4 +195,9 @@ impl Checkpoint {
     }
 }
 
-page!(CheckpointPage, Checkpoint, checkpoint::Checkpoint);
+page!(
+    /// A page of checkpoints, newest first.
+    CheckpointPage,
+    Checkpoint,
+    checkpoint::Checkpoint
+);

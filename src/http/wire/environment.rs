@@ -254,4 +254,9 @@ impl Environment {
     }
 }
 
-page!(EnvironmentPage, Environment, environment::Environment);
+page!(
+    /// A page of environments, newest first.
+    EnvironmentPage,
+    Environment,
+    environment::Environment
+);

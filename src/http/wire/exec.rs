@@ -224,7 +224,12 @@ impl Exec {
     }
 }
 
-page!(ExecPage, Exec, ExecView);
+page!(
+    /// A page of execs, newest first.
+    ExecPage,
+    Exec,
+    ExecView
+);
 
 #[cfg(test)]
 mod tests {

@@ -116,4 +116,9 @@ impl Instance {
     }
 }
 
-page!(InstancePage, Instance, instance::Instance);
+page!(
+    /// A page of instances, newest first.
+    InstancePage,
+    Instance,
+    instance::Instance
+);

@@ -1,5 +1,6 @@
 //! The shapes of the wire: what callers send and what they are answered, one file per noun.
 
+pub mod asked;
 pub mod checkpoint;
 pub mod environment;
 pub mod exec;
@@ -7,6 +8,7 @@ pub mod explain;
 pub mod file;
 pub mod instance;
 pub mod lease;
+pub mod pointer;
 pub mod problem;
 pub mod sandbox;
 pub mod service;
@@ -18,8 +20,8 @@ use crate::ops::view;
 
 /// A page of a list, as a named component.
 macro_rules! page {
-    ($name:ident, $item:ty, $view:ty) => {
-        #[doc = concat!("A page of `", stringify!($item), "`, newest first.")]
+    ($(#[$doc:meta])* $name:ident, $item:ty, $view:ty) => {
+        $(#[$doc])*
         #[derive(Debug, serde::Serialize, utoipa::ToSchema)]
         pub struct $name {
             /// At most `limit` of them.

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::checkpoint::{Checkpoint, CheckpointTree};
-use super::lease::waiting;
+use super::asked::waiting;
 use super::words;
 use crate::clock::Time;
 use crate::error::FieldError;
@@ -23,7 +23,7 @@ pub struct CheckpointRecord {
     #[schema(minimum = 1)]
     pub generation: i64,
     /// What it is made of.
-    #[schema(value_type = words::CheckpointKind)]
+    #[schema(value_type = words::RecordedKind)]
     pub kind: Kind,
     /// `wa1:` for a portable one, `wa2:` for a native one, then 13 digits of milliseconds and 64 hex digits.
     #[schema(min_length = 1, max_length = 256)]

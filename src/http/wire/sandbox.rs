@@ -93,4 +93,9 @@ impl Sandbox {
     }
 }
 
-page!(SandboxPage, Sandbox, SandboxView);
+page!(
+    /// A page of sandboxes, newest first.
+    SandboxPage,
+    Sandbox,
+    SandboxView
+);

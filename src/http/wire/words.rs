@@ -85,6 +85,8 @@ open_words! {
 }
 
 closed_words! {
+    UnsavedChanges of ["fail", "capture", "discard"], "What to do with unsaved work.";
+    RecordedKind of all!(checkpoint::Kind), "What the checkpoint is made of.";
     Access of all!(lease::Access), "`read_write`: the one writer. `read_only`: looks on and runs nothing.";
     Policy of all!(lease::Policy), "`ephemeral`: destroyed at the end. `reuse_by_environment`: stopped and kept for the next lease of the scope. `retain_on_failure`: destroyed, but kept as evidence when the run failed.";
     OnSameHolder of all!(lease::OnSameHolder), "When the holder has a live lease already: `attach` gives it, `take_over` gives it at the next epoch and fences the former process off, `refuse` refuses.";

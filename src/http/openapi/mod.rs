@@ -14,10 +14,10 @@ use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{Components, OpenApi, Ref, RefOr, Required};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::catalogue::entry;
-use super::problem::MEDIA_TYPE;
-use super::wire::problem::{FieldProblem, Problem};
 use crate::error::Code;
+use crate::http::catalogue::entry;
+use crate::http::problem::MEDIA_TYPE;
+use crate::http::wire::problem::{FieldProblem, Problem};
 
 /// Where handlers list the codes that are their own.
 const CODES: &str = "x-error-codes";
@@ -51,7 +51,7 @@ pub fn text() -> &'static str {
 
 /// The description.
 pub fn document() -> OpenApi {
-    let mut api = super::described().into_openapi();
+    let mut api = crate::http::described().into_openapi();
     api.info = InfoBuilder::new()
         .title("Berth")
         .version(env!("CARGO_PKG_VERSION"))
@@ -72,6 +72,7 @@ pub fn document() -> OpenApi {
     let sent = sent_components(&api);
     if let Some(components) = api.components.as_mut() {
         always_answered(components, &sent);
+        lift_descriptions(components);
     }
     let optional = optional_bodies(&api);
     for operation in operations(&mut api) {
@@ -132,6 +133,23 @@ fn always_answered(components: &mut Components, sent: &BTreeSet<String>) {
     }
 }
 
+/// What a member means is said of the member, and not of one of its two forms.
+fn lift_descriptions(components: &mut Components) {
+    for schema in components.schemas.values_mut() {
+        let RefOr::T(Schema::Object(object)) = schema else { continue };
+        for member in object.properties.values_mut() {
+            let RefOr::T(Schema::OneOf(either)) = member else { continue };
+            for form in &mut either.items {
+                if let RefOr::Ref(reference) = form
+                    && !reference.description.is_empty()
+                {
+                    either.description = Some(std::mem::take(&mut reference.description));
+                }
+            }
+        }
+    }
+}
+
 /// Request bodies of which nothing is required may be left out as a whole.
 fn optional_bodies(api: &OpenApi) -> BTreeSet<String> {
     let schemas = api.components.iter().flat_map(|components| &components.schemas);
@@ -142,7 +160,8 @@ fn optional_bodies(api: &OpenApi) -> BTreeSet<String> {
 fn body_may_be_left_out(operation: &mut Operation, optional: &BTreeSet<String>) {
     let Some(RefOr::T(body)) = operation.request_body.as_mut() else { return };
     let names: Vec<String> = body.content.values().filter_map(content_component).collect();
-    body.required = Some(if names.is_empty() || !names.iter().all(|name| optional.contains(name)) { Required::True } else { Required::False });
+    body.required =
+        Some(if names.is_empty() || !names.iter().all(|name| optional.contains(name)) { Required::True } else { Required::False });
 }
 
 /// A parameter is left out, never null.
@@ -191,7 +210,14 @@ fn codes_of(operation: &mut Operation) -> Vec<Code> {
     let is_public = operation.security.as_ref().is_some_and(|needs| needs.iter().all(|need| *need == SecurityRequirement::default()));
     codes.insert(Code::Internal);
     if !is_public {
-        codes.extend([Code::Unauthorized, Code::InvalidToken, Code::Forbidden, Code::RateLimited, Code::StorageUnavailable, Code::ShuttingDown]);
+        codes.extend([
+            Code::Unauthorized,
+            Code::InvalidToken,
+            Code::Forbidden,
+            Code::RateLimited,
+            Code::StorageUnavailable,
+            Code::ShuttingDown,
+        ]);
     }
     if operation.operation_id.as_deref() == Some("readyz") {
         codes.insert(Code::StorageUnavailable);
@@ -249,3 +275,6 @@ pub fn example(component: &str) -> Option<Value> {
     let of_page = || Some(json!({ "items": [EXAMPLES.get(component.strip_suffix("Page")?)?], "next_cursor": null }));
     EXAMPLES.get(component).cloned().or_else(of_page)
 }
+
+#[cfg(test)]
+mod tests;
