@@ -13,7 +13,9 @@ pub fn start(berth: &Arc<Berth>) {
     every(berth, "claim_keeper", work::RENEW_EVERY, |berth| async move { berth.keep_claims().await });
     every(berth, "driver", period, |berth| async move { drive::pass(&berth).await.map(drop) });
     every(berth, "reaper", period, |berth| async move { reap::pass(&berth).await.map(drop) });
-    every(berth, "artifact_deleter", Duration::from_secs(30).min(period * 6), |berth| async move { collect::delete_artifacts(&berth).await.map(drop) });
+    every(berth, "artifact_deleter", Duration::from_secs(30).min(period * 6), |berth| async move {
+        collect::delete_artifacts(&berth).await.map(drop)
+    });
     every(berth, "housekeeper", Duration::from_secs(600), |berth| async move { drive::forget_old(&berth).await.map(drop) });
 }
 

@@ -25,9 +25,9 @@ use super::problem::Problem;
 use super::query::Query;
 use super::wire::pointer::Archive;
 use crate::error::{Code, Error};
+use crate::ops::Berth;
 use crate::ops::upload::{self, Form};
 use crate::ops::view::Answered;
-use crate::ops::Berth;
 
 /// The routes of this file.
 pub fn routes() -> OpenApiRouter<Http> {

@@ -46,7 +46,15 @@ mod tests {
     #[test]
     fn key_order_in_the_config_does_not_matter() {
         let make = |config: &Value| {
-            of(&Ingredients { organization: Uuid::nil(), environment: Uuid::nil(), provider: "local", scope: None, harness: None, config, workspace_path: None })
+            of(&Ingredients {
+                organization: Uuid::nil(),
+                environment: Uuid::nil(),
+                provider: "local",
+                scope: None,
+                harness: None,
+                config,
+                workspace_path: None,
+            })
         };
         let a: Value = serde_json::from_str(r#"{"x":1,"y":{"b":1,"a":2}}"#).unwrap();
         let b: Value = serde_json::from_str(r#"{"y":{"a":2,"b":1},"x":1}"#).unwrap();

@@ -76,13 +76,18 @@ impl Status {
     pub fn on(self, event: Event) -> Result<Self, IllegalStep> {
         use Status::{Creating, Destroyed, Draining, Lost, PendingCleanup, Running, Starting, Stopped, Stopping};
         match (self, event) {
-            (Creating | Starting, Event::Ready) | (Stopping | Stopped, Event::SeenRunning) | (Draining, Event::Undrain(Running)) => Ok(Running),
+            (Creating | Starting, Event::Ready) | (Stopping | Stopped, Event::SeenRunning) | (Draining, Event::Undrain(Running)) => {
+                Ok(Running)
+            }
             (Creating, Event::Refused) | (PendingCleanup, Event::Gone) => Ok(Destroyed),
             (from, Event::Retire) if from.is_live() => Ok(PendingCleanup),
             (from, Event::Lose) if from.is_live() => Ok(Lost),
             (Running | Stopped, Event::Drain) => Ok(Draining),
             (Running | Draining, Event::Stop) => Ok(Stopping),
-            (Stopping, Event::Stopped) | (Starting, Event::StartFailed) | (Draining, Event::Undrain(Stopped)) | (Running, Event::SeenStopped) => Ok(Stopped),
+            (Stopping, Event::Stopped)
+            | (Starting, Event::StartFailed)
+            | (Draining, Event::Undrain(Stopped))
+            | (Running, Event::SeenStopped) => Ok(Stopped),
             (Stopped, Event::Start) => Ok(Starting),
             (Destroyed | Lost, Event::LateRef) => Ok(PendingCleanup),
             (from, event) => Err(IllegalStep { noun: "instance", from: from.as_str(), event: format!("{event:?}") }),
@@ -167,17 +172,57 @@ mod tests {
     fn every_status_and_event_is_decided() {
         use Status::*;
         let events = [
-            Event::Ready, Event::Refused, Event::Retire, Event::Lose, Event::Drain, Event::Undrain(Running), Event::Undrain(Stopped),
-            Event::Undrain(Creating), Event::Stop, Event::Stopped, Event::Start, Event::StartFailed, Event::SeenRunning, Event::SeenStopped,
-            Event::Gone, Event::LateRef,
+            Event::Ready,
+            Event::Refused,
+            Event::Retire,
+            Event::Lose,
+            Event::Drain,
+            Event::Undrain(Running),
+            Event::Undrain(Stopped),
+            Event::Undrain(Creating),
+            Event::Stop,
+            Event::Stopped,
+            Event::Start,
+            Event::StartFailed,
+            Event::SeenRunning,
+            Event::SeenStopped,
+            Event::Gone,
+            Event::LateRef,
         ];
         let expected: &[(Status, &[(Event, Status)])] = &[
             (Creating, &[(Event::Ready, Running), (Event::Refused, Destroyed), (Event::Retire, PendingCleanup), (Event::Lose, Lost)]),
-            (Running, &[(Event::Retire, PendingCleanup), (Event::Lose, Lost), (Event::Drain, Draining), (Event::Stop, Stopping), (Event::SeenStopped, Stopped)]),
+            (
+                Running,
+                &[
+                    (Event::Retire, PendingCleanup),
+                    (Event::Lose, Lost),
+                    (Event::Drain, Draining),
+                    (Event::Stop, Stopping),
+                    (Event::SeenStopped, Stopped),
+                ],
+            ),
             (Stopping, &[(Event::Retire, PendingCleanup), (Event::Lose, Lost), (Event::Stopped, Stopped), (Event::SeenRunning, Running)]),
-            (Stopped, &[(Event::Retire, PendingCleanup), (Event::Lose, Lost), (Event::Drain, Draining), (Event::Start, Starting), (Event::SeenRunning, Running)]),
+            (
+                Stopped,
+                &[
+                    (Event::Retire, PendingCleanup),
+                    (Event::Lose, Lost),
+                    (Event::Drain, Draining),
+                    (Event::Start, Starting),
+                    (Event::SeenRunning, Running),
+                ],
+            ),
             (Starting, &[(Event::Ready, Running), (Event::Retire, PendingCleanup), (Event::Lose, Lost), (Event::StartFailed, Stopped)]),
-            (Draining, &[(Event::Retire, PendingCleanup), (Event::Lose, Lost), (Event::Undrain(Running), Running), (Event::Undrain(Stopped), Stopped), (Event::Stop, Stopping)]),
+            (
+                Draining,
+                &[
+                    (Event::Retire, PendingCleanup),
+                    (Event::Lose, Lost),
+                    (Event::Undrain(Running), Running),
+                    (Event::Undrain(Stopped), Stopped),
+                    (Event::Stop, Stopping),
+                ],
+            ),
             (PendingCleanup, &[(Event::Gone, Destroyed)]),
             (Destroyed, &[(Event::LateRef, PendingCleanup)]),
             (Lost, &[(Event::LateRef, PendingCleanup)]),

@@ -328,7 +328,13 @@ mod tests {
         };
         let mut pairs = 0;
         for status in Status::ALL {
-            for event in ends.iter().chain(&not_ends).chain(&[Event::Activate, Event::FailUntouched, Event::Extend, Event::Retain, Event::AwaitTeardown]) {
+            for event in ends.iter().chain(&not_ends).chain(&[
+                Event::Activate,
+                Event::FailUntouched,
+                Event::Extend,
+                Event::Retain,
+                Event::AwaitTeardown,
+            ]) {
                 assert_eq!(status.on(*event).ok(), legal(*status, *event), "{status} {event:?}");
                 pairs += 1;
             }
@@ -339,7 +345,9 @@ mod tests {
     #[test]
     fn nothing_leaves_an_end() {
         for end in Status::ALL.iter().filter(|s| s.is_end()) {
-            for event in [Event::Activate, Event::FailUntouched, Event::Extend, Event::Retain, Event::AwaitTeardown, Event::End(Status::Released)] {
+            for event in
+                [Event::Activate, Event::FailUntouched, Event::Extend, Event::Retain, Event::AwaitTeardown, Event::End(Status::Released)]
+            {
                 assert!(end.on(event).is_err());
             }
         }

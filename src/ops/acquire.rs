@@ -156,9 +156,19 @@ impl Story<'_> {
                     Some(id) => tx.instance_by_id(id).await?,
                     None => None,
                 };
-                let busy = instance.filter(|i| was == Status::Active && i.status == InstanceStatus::Running && !i.quiet && lease.is_writer());
+                let busy =
+                    instance.filter(|i| was == Status::Active && i.status == InstanceStatus::Running && !i.quiet && lease.is_writer());
                 let gate = if busy.is_some() {
-                    let gate = tx.claim(self.sandbox.id, ClaimKind::Gate, self.berth.work.owner, "take_over", self.now, self.berth.settings.provision_wait).await?;
+                    let gate = tx
+                        .claim(
+                            self.sandbox.id,
+                            ClaimKind::Gate,
+                            self.berth.work.owner,
+                            "take_over",
+                            self.now,
+                            self.berth.settings.provision_wait,
+                        )
+                        .await?;
                     let Some(gate) = gate else { return Ok(self.wait(transition("A capture or another transition is running."))) };
                     Some(gate)
                 } else {
@@ -188,7 +198,8 @@ impl Story<'_> {
         if !writer.has_expired(self.now) {
             return Ok(Some(self.wait(conflict(writer))));
         }
-        let idle = instance.is_none_or(|i| i.quiet && matches!(i.status, InstanceStatus::Running | InstanceStatus::Stopped) && self.may_reuse(i));
+        let idle =
+            instance.is_none_or(|i| i.quiet && matches!(i.status, InstanceStatus::Running | InstanceStatus::Stopped) && self.may_reuse(i));
         if idle {
             let mut over = writer.clone();
             over.status = super::step(over.status.on(Event::End(Status::Expired)))?;
@@ -208,7 +219,8 @@ impl Story<'_> {
         let scoped = self.input.scope.is_some();
         let wanted = self.input.policy.or(self.environment.policy);
         let wanted = wanted.unwrap_or(if scoped { Policy::ReuseByEnvironment } else { Policy::Ephemeral });
-        let capable = self.berth.providers.get(&self.environment.provider).is_some_and(|p| p.traits().capabilities.contains(&REUSABLE_LEASES));
+        let capable =
+            self.berth.providers.get(&self.environment.provider).is_some_and(|p| p.traits().capabilities.contains(&REUSABLE_LEASES));
         if wanted == Policy::ReuseByEnvironment && !(scoped && capable) { Policy::Ephemeral } else { wanted }
     }
 
@@ -237,7 +249,8 @@ impl Story<'_> {
     /// The instance that is there: attached, resumed, or captured and replaced.
     async fn take(&mut self, tx: &mut Tx, mut instance: Instance, readers: bool) -> Result<Attempt> {
         let was = instance.status;
-        let retained: Vec<_> = tx.unended_leases_of_instance(instance.id).await?.into_iter().filter(|l| l.status == Status::Retained).collect();
+        let retained: Vec<_> =
+            tx.unended_leases_of_instance(instance.id).await?.into_iter().filter(|l| l.status == Status::Retained).collect();
         let evidence = retained.iter().find(|l| l.evidence && l.retain_until.is_some_and(|at| at > self.now));
         if let Some(evidence) = evidence.filter(|_| !self.input.discard_workspace) {
             return Ok(self.wait(conflict(evidence)));
@@ -251,9 +264,15 @@ impl Story<'_> {
         let reason = self.mismatch(&instance);
         if let Some(reason) = reason {
             if readers {
-                return Err(Error::new(Code::ConfigurationConflict, "Other leases use the sandbox as it is; it cannot be replaced under them.").fact("cause", reason));
+                return Err(Error::new(
+                    Code::ConfigurationConflict,
+                    "Other leases use the sandbox as it is; it cannot be replaced under them.",
+                )
+                .fact("cause", reason));
             }
-            let gate = tx.claim(self.sandbox.id, ClaimKind::Gate, self.berth.work.owner, "drain", self.now, self.berth.settings.provision_deadline).await?;
+            let gate = tx
+                .claim(self.sandbox.id, ClaimKind::Gate, self.berth.work.owner, "drain", self.now, self.berth.settings.provision_deadline)
+                .await?;
             if gate.is_none() {
                 return Ok(self.wait(transition("A capture or another transition is running.")));
             }
@@ -282,7 +301,8 @@ impl Story<'_> {
                 lease.status = Status::Active;
                 lease.expires_at = Some(self.until(lease.ttl_ms));
                 lease.acquired_at = Some(self.now);
-                lease.acquisition = Some(Json(Acquisition { outcome: How::Attached, reason: None, previous_instance_id: None, restored_from: None }));
+                lease.acquisition =
+                    Some(Json(Acquisition { outcome: How::Attached, reason: None, previous_instance_id: None, restored_from: None }));
                 tx.insert_lease(&lease).await?;
                 super::lease::tell(tx, &lease, "lease.acquired", &self.caller.actor(), self.now).await?;
                 Ok(Attempt::Granted(lease.id, true))
@@ -314,7 +334,11 @@ impl Story<'_> {
     /// Nothing is there: the ledger's row first, then the provider.
     async fn create(&mut self, tx: &mut Tx) -> Result<Attempt> {
         let consent = self.input.discard_workspace || self.input.on_unavailable == Some(OnUnavailable::Empty);
-        if self.sandbox.unsaved_loss && self.sandbox.current_checkpoint_id.is_none() && self.input.restore_checkpoint_id.is_none() && !consent {
+        if self.sandbox.unsaved_loss
+            && self.sandbox.current_checkpoint_id.is_none()
+            && self.input.restore_checkpoint_id.is_none()
+            && !consent
+        {
             return Err(Error::new(
                 Code::CheckpointUnavailable,
                 "Unsaved work of this scope was lost and there is no checkpoint to return to. Say restore.on_unavailable: empty to start over.",
@@ -348,7 +372,9 @@ impl Story<'_> {
         let lease = self.lease(instance, plan);
         tx.insert_lease(&lease).await?;
         super::lease::tell(tx, &lease, "lease.requested", &self.caller.actor(), self.now).await?;
-        let claim = tx.claim(lease.id, ClaimKind::Provision, self.berth.work.owner, "provision", self.now, self.berth.settings.provision_deadline).await?;
+        let claim = tx
+            .claim(lease.id, ClaimKind::Provision, self.berth.work.owner, "provision", self.now, self.berth.settings.provision_deadline)
+            .await?;
         let claim = claim.ok_or(crate::store::error::StoreError::ClaimLost)?;
         Ok(Attempt::Provision(lease.id, claim))
     }
@@ -363,7 +389,8 @@ impl Story<'_> {
         lease.grant_seq = 0;
         lease.expires_at = Some(self.until(lease.ttl_ms));
         lease.acquired_at = Some(self.now);
-        lease.acquisition = Some(Json(Acquisition { outcome: How::Attached, reason: None, previous_instance_id: None, restored_from: None }));
+        lease.acquisition =
+            Some(Json(Acquisition { outcome: How::Attached, reason: None, previous_instance_id: None, restored_from: None }));
         tx.insert_lease(&lease).await?;
         super::lease::tell(tx, &lease, "lease.acquired", &self.caller.actor(), self.now).await?;
         Ok(Attempt::Granted(lease.id, true))

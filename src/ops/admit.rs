@@ -29,7 +29,15 @@ pub struct Admitted {
 }
 
 /// Admits a write; a stopped instance is started first, a closed gate is waited for, bounded.
-pub async fn admit(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: Carried, id: Uuid, kind: Kind, hold: Duration) -> Result<Admitted> {
+pub async fn admit(
+    berth: &Arc<Berth>,
+    caller: &Caller,
+    lease: Uuid,
+    carried: Carried,
+    id: Uuid,
+    kind: Kind,
+    hold: Duration,
+) -> Result<Admitted> {
     let patience = Instant::now() + PATIENCE;
     loop {
         let mut tx = berth.store.begin().await?;
@@ -104,7 +112,9 @@ pub async fn readable(berth: &Arc<Berth>, caller: &Caller, id: Uuid) -> Result<(
             resume::wake(berth, caller.organization, id, Instant::now() + PATIENCE).await?;
             Ok((lease, instance))
         }
-        InstanceStatus::Stopped | InstanceStatus::Starting => Err(Error::new(Code::InstanceNotRunning, "The sandbox is stopped, and a reader does not start it.")),
+        InstanceStatus::Stopped | InstanceStatus::Starting => {
+            Err(Error::new(Code::InstanceNotRunning, "The sandbox is stopped, and a reader does not start it."))
+        }
         _ => Ok((lease, instance)),
     }
 }

@@ -23,7 +23,11 @@ pub async fn attach(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: U
     loop {
         let mut tx = berth.store.begin().await?;
         let (mut row, now) = lock(&mut tx, caller, sandbox).await?;
-        let mut chosen = tx.checkpoint(caller.organization, checkpoint).await?.filter(|c| c.sandbox_id == sandbox).ok_or_else(|| Error::not_found("checkpoint"))?;
+        let mut chosen = tx
+            .checkpoint(caller.organization, checkpoint)
+            .await?
+            .filter(|c| c.sandbox_id == sandbox)
+            .ok_or_else(|| Error::not_found("checkpoint"))?;
         only_the_writer(&mut tx, caller, &row, input.lease_id, now).await?;
         if let Err(closed) = tx.pass_gate(sandbox, now).await {
             drop(tx);
@@ -45,12 +49,15 @@ pub async fn attach(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: U
             return Err(Error::new(Code::Superseded, "A later checkpoint is current. Say move_back: true to go back to this one."));
         }
         if chosen.kind == Kind::ProviderNative {
-            return Err(Error::new(Code::CheckpointUnavailable, "This recorded snapshot is not in our ledger and this environment's provider cannot resolve it."));
+            return Err(Error::new(
+                Code::CheckpointUnavailable,
+                "This recorded snapshot is not in our ledger and this environment's provider cannot resolve it.",
+            ));
         }
         let was = chosen.status;
-        chosen.status = was.on(Event::Attach).map_err(|_| {
-            Error::new(Code::CheckpointUnavailable, format!("This checkpoint is {was}; it cannot be attached."))
-        })?;
+        chosen.status = was
+            .on(Event::Attach)
+            .map_err(|_| Error::new(Code::CheckpointUnavailable, format!("This checkpoint is {was}; it cannot be attached.")))?;
         chosen.attached_at = Some(now);
         chosen.detached_at = None;
         tx.save_checkpoint(&chosen, was, now).await?;

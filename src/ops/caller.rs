@@ -58,8 +58,10 @@ impl Caller {
             Credential::Key(_) => {
                 Err(Error::new(Code::Forbidden, format!("This needs a key with the scope {scope}.")).fact("missing_scope", scope.as_str()))
             }
-            Credential::Token(_) => Err(Error::new(Code::Forbidden, format!("A lease token may not do this; use an API key with the scope {scope}."))
-                .fact("missing_scope", scope.as_str())),
+            Credential::Token(_) => {
+                Err(Error::new(Code::Forbidden, format!("A lease token may not do this; use an API key with the scope {scope}."))
+                    .fact("missing_scope", scope.as_str()))
+            }
         }
     }
 
@@ -81,7 +83,11 @@ impl Caller {
     pub async fn require_on_sandbox(&self, berth: &Berth, scope: Scope, sandbox: Uuid) -> Result<()> {
         let Credential::Token(claims) = &self.credential else { return self.require(scope) };
         let lease = berth.store.read().await?.lease_by_id(claims.lease).await?;
-        if lease.is_some_and(|l| l.sandbox_id == sandbox) { Ok(()) } else { Err(Error::new(Code::Forbidden, "A lease token works on its own sandbox only.")) }
+        if lease.is_some_and(|l| l.sandbox_id == sandbox) {
+            Ok(())
+        } else {
+            Err(Error::new(Code::Forbidden, "A lease token works on its own sandbox only."))
+        }
     }
 
     /// What a write carries: a token its own epoch and generation, a key what its headers say.
@@ -107,4 +113,3 @@ impl Berth {
         Claims { lease: lease.id, epoch: lease.epoch, generation: lease.generation }.sign(&self.deployment.signing_key)
     }
 }
-

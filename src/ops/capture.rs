@@ -119,7 +119,10 @@ async fn behind_the_gate(berth: &Berth, intent: &Intent, gate: &Claimed, patienc
             break;
         }
         if !line.until_changed(patience).await {
-            let error = Error::new(Code::OperationsInProgress, "Commands are still running; a capture waits for them. Try again when they have ended.");
+            let error = Error::new(
+                Code::OperationsInProgress,
+                "Commands are still running; a capture waits for them. Try again when they have ended.",
+            );
             fail(berth, intent, "operations_in_progress").await?;
             return Err(error.retry_after(std::time::Duration::from_secs(1)));
         }
@@ -186,7 +189,15 @@ async fn intend(tx: &mut Tx, sandbox: &Sandbox, instance: Instance, now: Time, e
         object_key: None,
         current: false,
     };
-    Ok(Intent { checkpoint, instance, workspace_seq: sandbox.workspace_seq, pointer_seq: sandbox.pointer_seq, attach: true, explicit, exclude })
+    Ok(Intent {
+        checkpoint,
+        instance,
+        workspace_seq: sandbox.workspace_seq,
+        pointer_seq: sandbox.pointer_seq,
+        attach: true,
+        explicit,
+        exclude,
+    })
 }
 
 fn object_key(intent: &Intent) -> String {
@@ -231,7 +242,13 @@ async fn take_once(berth: &Berth, intent: &Intent) -> Result<Taken> {
 }
 
 /// With a process open everything may change at any time, and the checkpoint says so; without one, nothing may.
-async fn walk(berth: &Berth, provider: &dyn crate::provider::Provider, provider_ref: &str, exclude: &[String], live: bool) -> Result<Option<String>> {
+async fn walk(
+    berth: &Berth,
+    provider: &dyn crate::provider::Provider,
+    provider_ref: &str,
+    exclude: &[String],
+    live: bool,
+) -> Result<Option<String>> {
     if live {
         return Ok(None);
     }
@@ -310,7 +327,13 @@ async fn publish(berth: &Berth, intent: &Intent, taken: &Taken, gate: &Claimed, 
 pub(super) fn tree_of(packed: &Packed) -> Tree {
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let tree = &packed.tree;
-    Tree { algorithm: tree.algorithm.clone(), digest: tree.digest.clone(), entries: number(tree.entries), files: number(tree.files), bytes: number(tree.bytes) }
+    Tree {
+        algorithm: tree.algorithm.clone(),
+        digest: tree.digest.clone(),
+        entries: number(tree.entries),
+        files: number(tree.files),
+        bytes: number(tree.bytes),
+    }
 }
 
 /// The row says why there are no bytes, and what was stored of them is removed.

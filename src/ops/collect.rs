@@ -41,7 +41,11 @@ pub async fn delete(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: U
     caller.require(Scope::Write)?;
     let mut tx = berth.store.begin().await?;
     let (_, now) = lock(&mut tx, caller, sandbox).await?;
-    let row = tx.checkpoint(caller.organization, checkpoint).await?.filter(|c| c.sandbox_id == sandbox).ok_or_else(|| Error::not_found("checkpoint"))?;
+    let row = tx
+        .checkpoint(caller.organization, checkpoint)
+        .await?
+        .filter(|c| c.sandbox_id == sandbox)
+        .ok_or_else(|| Error::not_found("checkpoint"))?;
     if row.current || row.status == Status::Capturing || tx.is_being_restored(row.id).await? {
         return Err(Error::new(Code::CheckpointInUse, "This checkpoint is current, or somebody is capturing or restoring it."));
     }

@@ -140,7 +140,8 @@ async fn carry_on_intent(berth: &Arc<Berth>, id: Uuid) -> Result<()> {
             Ok(())
         }
         InstanceStatus::Stopping | InstanceStatus::Starting => {
-            let claim = tx.claim(id, ClaimKind::Cleanup, berth.work.owner, row.status.as_str(), now, berth.settings.provision_deadline).await?;
+            let claim =
+                tx.claim(id, ClaimKind::Cleanup, berth.work.owner, row.status.as_str(), now, berth.settings.provision_deadline).await?;
             let writer = tx.live_leases(sandbox.id).await?.into_iter().find(|l| l.is_writer() && l.status == Status::Active);
             tx.commit().await?;
             let Some(claim) = claim else { return Ok(()) };

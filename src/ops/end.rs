@@ -60,7 +60,8 @@ pub async fn begin(berth: &Berth, tx: &mut Tx, sandbox: &mut Sandbox, mut lease:
     if !matches!(instance.status, InstanceStatus::Running | InstanceStatus::Stopped) {
         return Ok(Begun::Busy);
     }
-    let Some(gate) = tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, "drain", now, berth.settings.capture_timeout * 2).await? else {
+    let Some(gate) = tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, "drain", now, berth.settings.capture_timeout * 2).await?
+    else {
         return Ok(Begun::Busy);
     };
     let instance_was = instance.status;
@@ -141,7 +142,8 @@ pub async fn drain(berth: &Arc<Berth>, instance: &Instance, disposition: Disposi
     if !rests || sandbox.instance_id != Some(row.id) || !tx.live_leases(sandbox.id).await?.is_empty() {
         return Ok(false);
     }
-    let Some(gate) = tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, "drain", now, berth.settings.capture_timeout * 2).await? else {
+    let Some(gate) = tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, "drain", now, berth.settings.capture_timeout * 2).await?
+    else {
         return Ok(false);
     };
     let was = row.status;
@@ -292,12 +294,16 @@ async fn open(berth: &Berth, ending: &Ending, gate: &Claimed) -> Result<Option<(
     }
     let lease = match ending.lease {
         Some(id) => {
-            let Some(lease) = tx.lease_by_id(id).await?.filter(|l| l.status == Status::Active && l.release.is_some()) else { return Ok(None) };
+            let Some(lease) = tx.lease_by_id(id).await?.filter(|l| l.status == Status::Active && l.release.is_some()) else {
+                return Ok(None);
+            };
             Some(lease)
         }
         None => None,
     };
-    let Some(instance) = tx.instance_by_id(ending.instance).await?.filter(|i| i.status == InstanceStatus::Draining) else { return Ok(None) };
+    let Some(instance) = tx.instance_by_id(ending.instance).await?.filter(|i| i.status == InstanceStatus::Draining) else {
+        return Ok(None);
+    };
     let now = tx.now().await?;
     Ok(Some((tx, sandbox, lease, instance, now)))
 }
@@ -324,8 +330,11 @@ async fn undo(berth: &Berth, ending: &Ending, gate: &Claimed, error: Error) -> R
 /// The work could not be saved. Somebody waits: nothing happens, and they are told. Nobody does: the lease ends, the box is held.
 async fn unsaved(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed, cause: Error) -> Result<()> {
     if !ending.release.unattended {
-        let error = Error::new(Code::CaptureFailed, "The workspace could not be saved, so nothing was stopped or destroyed. Say discard_workspace: true to lose it.")
-            .fact("cause_code", cause.code.as_str());
+        let error = Error::new(
+            Code::CaptureFailed,
+            "The workspace could not be saved, so nothing was stopped or destroyed. Say discard_workspace: true to lose it.",
+        )
+        .fact("cause_code", cause.code.as_str());
         return undo(berth, ending, gate, error).await;
     }
     let Some((mut tx, _, lease, mut instance, now)) = open(berth, ending, gate).await? else { return Ok(()) };
@@ -335,7 +344,15 @@ async fn unsaved(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed, cause: Err
     instance.status = super::step(InstanceStatus::Draining.on(event))?;
     instance.disposition = None;
     tx.save_instance(&instance, InstanceStatus::Draining, now).await?;
-    succeed::tell(&mut tx, &instance, "instance.held", serde_json::json!({ "reason": "capture_failed", "cause_code": cause.code.as_str() }), &ACTOR, now).await?;
+    succeed::tell(
+        &mut tx,
+        &instance,
+        "instance.held",
+        serde_json::json!({ "reason": "capture_failed", "cause_code": cause.code.as_str() }),
+        &ACTOR,
+        now,
+    )
+    .await?;
     if let Some(mut lease) = lease {
         lease.status = super::step(Status::Active.on(Event::End(ending.release.ends_as)))?;
         (lease.release, lease.released_at) = (None, Some(now));

@@ -86,7 +86,8 @@ fn check(berth: &Berth, input: &NewEnvironment) -> Result<()> {
     if schema_errors.is_empty() {
         return Ok(());
     }
-    let errors: Vec<_> = schema_errors.into_iter().map(|(pointer, message)| FieldError { pointer: format!("/config{pointer}"), message }).collect();
+    let errors: Vec<_> =
+        schema_errors.into_iter().map(|(pointer, message)| FieldError { pointer: format!("/config{pointer}"), message }).collect();
     let mut error = Error::invalid_fields(errors);
     error.code = Code::ConfigInvalid;
     Err(error)
@@ -103,7 +104,8 @@ pub async fn list(berth: &Berth, caller: &Caller, query: ListQuery) -> Result<Pa
     caller.require(Scope::Read)?;
     let (_, bound, cursor) = super::lease::narrow(berth, caller, "environments", &query).await?;
     let rows = berth.store.read().await?.environments(caller.organization, cursor, query.limit + 1).await?;
-    let (items, next_cursor) = super::lease::cut(rows, query.limit, &bound, |e: &Environment| Cursor { created_at: e.created_at, id: e.id });
+    let (items, next_cursor) =
+        super::lease::cut(rows, query.limit, &bound, |e: &Environment| Cursor { created_at: e.created_at, id: e.id });
     Ok(Page { items, next_cursor })
 }
 

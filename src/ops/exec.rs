@@ -124,7 +124,8 @@ async fn not_started(berth: &Arc<Berth>, admitted: &Admitted, error: &ProviderEr
             Ok(loss::Found::Lost) => Came::Failed(crate::store::fence::instance_lost()),
             Ok(loss::Found::Stopped) => Came::Again,
             Ok(loss::Found::Unproven) => Came::Failed(if error.kind == ProviderKind::NotFound {
-                Error::new(Code::ProviderUnavailable, "The provider does not find the sandbox, and nothing proves that it is gone.").retry_after(Duration::from_secs(2))
+                Error::new(Code::ProviderUnavailable, "The provider does not find the sandbox, and nothing proves that it is gone.")
+                    .retry_after(Duration::from_secs(2))
             } else {
                 super::provider_failed(error)
             }),
@@ -144,7 +145,13 @@ async fn not_started(berth: &Arc<Berth>, admitted: &Admitted, error: &ProviderEr
 }
 
 /// Feeds standard input and gathers output until the command's end, its cancellation, or the bound.
-async fn listen(running: Running, stdin: Bytes, keep: usize, bound: Duration, cancel: &CancellationToken) -> (Output, Output, Option<ExecExit>) {
+async fn listen(
+    running: Running,
+    stdin: Bytes,
+    keep: usize,
+    bound: Duration,
+    cancel: &CancellationToken,
+) -> (Output, Output, Option<ExecExit>) {
     let Running { stdin: input, mut events, cancel: kill } = running;
     let (mut stdout, mut stderr, mut exit) = (Gathered::new(keep), Gathered::new(keep), None);
     let feed = async move {
@@ -241,8 +248,11 @@ pub async fn cancel(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, exec: Uuid
         return Ok(first);
     }
     if !berth.work.cancel_exec(exec) {
-        return Err(Error::new(Code::TransitionInProgress, "Another server runs this command; it is not reached from here. It ends with its lease or its deadline.")
-            .retry_after(Duration::from_secs(5)));
+        return Err(Error::new(
+            Code::TransitionInProgress,
+            "Another server runs this command; it is not reached from here. It ends with its lease or its deadline.",
+        )
+        .retry_after(Duration::from_secs(5)));
     }
     let line = berth.work.line(first.operation.sandbox_id);
     let patience = tokio::time::Instant::now() + Duration::from_secs(20);

@@ -43,11 +43,22 @@ fn rule(rule: &str, since: Option<crate::clock::Time>, until: Option<crate::cloc
 fn lease_rules(view: &LeaseView) -> Vec<Because> {
     let lease = &view.lease;
     let mut because = vec![match lease.status {
-        Status::Pending => rule("lease_pending", Some(lease.created_at), view.instance.as_ref().map(|i| i.provision_deadline), "Its sandbox is being made ready."),
-        Status::Active if lease.release.is_some() => rule("lease_releasing", Some(lease.updated_at), None, "A release is stored and is being carried out."),
-        Status::Active => rule("lease_active", lease.acquired_at, lease.expires_at, format!("{} holds it; only a renew extends it.", lease.holder)),
+        Status::Pending => rule(
+            "lease_pending",
+            Some(lease.created_at),
+            view.instance.as_ref().map(|i| i.provision_deadline),
+            "Its sandbox is being made ready.",
+        ),
+        Status::Active if lease.release.is_some() => {
+            rule("lease_releasing", Some(lease.updated_at), None, "A release is stored and is being carried out.")
+        }
+        Status::Active => {
+            rule("lease_active", lease.acquired_at, lease.expires_at, format!("{} holds it; only a renew extends it.", lease.holder))
+        }
         Status::Retained => rule("lease_retained", lease.released_at, lease.retain_until, "Over for its holder; its sandbox is kept."),
-        Status::PendingCleanup => rule("teardown_unconfirmed", lease.released_at, None, "Over; the provider has not confirmed the teardown yet."),
+        Status::PendingCleanup => {
+            rule("teardown_unconfirmed", lease.released_at, None, "Over; the provider has not confirmed the teardown yet.")
+        }
         Status::Released | Status::Expired | Status::Failed => {
             let detail = lease.failure_reason.clone().unwrap_or_else(|| format!("It is {}.", lease.status));
             rule("lease_over", lease.released_at, None, detail)
@@ -63,10 +74,20 @@ fn instance_rule(instance: &Instance) -> Because {
         InstanceStatus::Destroyed => ("instance_destroyed", instance.destroyed_at, "The provider confirmed its end.".to_owned()),
         InstanceStatus::PendingCleanup => {
             let why = instance.quarantine_reason.as_ref().or(instance.cleanup_error_kind.as_ref());
-            ("instance_pending_cleanup", instance.retired_at, why.map_or_else(|| "It is being torn down.".to_owned(), |w| format!("It is being torn down; the last try said {w}.")))
+            (
+                "instance_pending_cleanup",
+                instance.retired_at,
+                why.map_or_else(|| "It is being torn down.".to_owned(), |w| format!("It is being torn down; the last try said {w}.")),
+            )
         }
-        _ if instance.hold_reason.is_some() => ("instance_held", Some(instance.updated_at), "Its unsaved work could not be saved; it is kept until somebody takes it or discards it.".to_owned()),
-        status => ("instance_live", instance.running_at.or(Some(instance.created_at)), format!("Generation {} is {status}.", instance.generation)),
+        _ if instance.hold_reason.is_some() => (
+            "instance_held",
+            Some(instance.updated_at),
+            "Its unsaved work could not be saved; it is kept until somebody takes it or discards it.".to_owned(),
+        ),
+        status => {
+            ("instance_live", instance.running_at.or(Some(instance.created_at)), format!("Generation {} is {status}.", instance.generation))
+        }
     };
     rule(name, since, instance.provider_expires_at, detail)
 }
@@ -74,10 +95,20 @@ fn instance_rule(instance: &Instance) -> Because {
 fn sandbox_rules(view: &SandboxView) -> Vec<Because> {
     let mut because: Vec<_> = view.instance.as_ref().map(instance_rule).into_iter().collect();
     if let Some(checkpoint) = &view.current_checkpoint {
-        because.push(rule("checkpoint_current", checkpoint.attached_at, checkpoint.expires_at, format!("Checkpoint {} is what the next instance starts from.", checkpoint.id)));
+        because.push(rule(
+            "checkpoint_current",
+            checkpoint.attached_at,
+            checkpoint.expires_at,
+            format!("Checkpoint {} is what the next instance starts from.", checkpoint.id),
+        ));
     }
     if view.sandbox.diverged {
-        because.push(rule("diverged", None, None, "The pointer was moved away from the live workspace; the next acquire starts from the pointer."));
+        because.push(rule(
+            "diverged",
+            None,
+            None,
+            "The pointer was moved away from the live workspace; the next acquire starts from the pointer.",
+        ));
     }
     if view.is_dirty() {
         because.push(rule("dirty", None, None, "The live workspace holds work that the current checkpoint does not."));

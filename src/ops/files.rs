@@ -13,8 +13,8 @@ use crate::error::{Code, Error, Result};
 use crate::model::instance::Instance;
 use crate::model::key::Scope;
 use crate::model::operation::{Kind, Status};
-pub use crate::provider::{FileEntry, FileKind};
 use crate::provider::{ByteStream, Kind as ProviderKind, Provider, ProviderError, PutOptions};
+pub use crate::provider::{FileEntry, FileKind};
 use crate::store::Carried;
 
 /// How long one change of files may take.
@@ -40,7 +40,13 @@ pub async fn stat(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, path: &str) 
 
 /// Entries of a directory, and where the next page begins.
 pub async fn list(
-    berth: &Arc<Berth>, caller: &Caller, lease: Uuid, path: &str, recursive: bool, after: Option<Vec<u8>>, limit: usize,
+    berth: &Arc<Berth>,
+    caller: &Caller,
+    lease: Uuid,
+    path: &str,
+    recursive: bool,
+    after: Option<Vec<u8>>,
+    limit: usize,
 ) -> Result<(Vec<FileEntry>, Option<Vec<u8>>)> {
     let (provider, instance) = reach(berth, caller, lease).await?;
     match provider.list_files(reference(&instance), path, recursive, after.as_deref(), limit + 1).await {
@@ -56,7 +62,14 @@ pub async fn list(
 
 /// Puts a file's whole content.
 pub async fn write(
-    berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: Carried, path: &str, body: ByteStream, mode: Option<u32>, parents: bool,
+    berth: &Arc<Berth>,
+    caller: &Caller,
+    lease: Uuid,
+    carried: Carried,
+    path: &str,
+    body: ByteStream,
+    mode: Option<u32>,
+    parents: bool,
 ) -> Result<Put> {
     let path = path.to_owned();
     let (created, workspace_seq) = change(berth, caller, lease, carried, move |provider, provider_ref| async move {
@@ -78,12 +91,27 @@ pub async fn remove(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: C
 /// Makes a directory and its parents.
 pub async fn make_directory(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: Carried, path: &str) -> Result<i64> {
     let path = path.to_owned();
-    let change = change(berth, caller, lease, carried, move |provider, provider_ref| async move { provider.make_directory(&provider_ref, &path).await });
+    let change =
+        change(
+            berth,
+            caller,
+            lease,
+            carried,
+            move |provider, provider_ref| async move { provider.make_directory(&provider_ref, &path).await },
+        );
     Ok(change.await?.1)
 }
 
 /// Renames inside the sandbox.
-pub async fn rename(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: Carried, from: &str, to: &str, overwrite: bool) -> Result<i64> {
+pub async fn rename(
+    berth: &Arc<Berth>,
+    caller: &Caller,
+    lease: Uuid,
+    carried: Carried,
+    from: &str,
+    to: &str,
+    overwrite: bool,
+) -> Result<i64> {
     let (from, to) = (from.to_owned(), to.to_owned());
     let change = change(berth, caller, lease, carried, move |provider, provider_ref| async move {
         provider.move_file(&provider_ref, &from, &to, overwrite).await
@@ -144,7 +172,8 @@ async fn explain(berth: &Arc<Berth>, instance: &Instance, error: &ProviderError)
             Ok(loss::Found::Lost) => crate::store::fence::instance_lost(),
             Ok(loss::Found::Stopped) => crate::store::fence::transition("The sandbox was found stopped; the next call starts it."),
             Ok(loss::Found::Unproven) => {
-                Error::new(Code::ProviderUnavailable, "The provider does not reach the sandbox, and nothing proves that it is gone.").retry_after(Duration::from_secs(2))
+                Error::new(Code::ProviderUnavailable, "The provider does not reach the sandbox, and nothing proves that it is gone.")
+                    .retry_after(Duration::from_secs(2))
             }
             Err(error) => error,
         };

@@ -22,14 +22,22 @@ pub async fn create_organization(berth: &Berth, caller: &Caller, name: &str) -> 
 
 /// Makes a key and returns its secret, this once. A key grants no scope it lacks; an operator may make keys of any organization.
 pub async fn create(
-    berth: &Berth, caller: &Caller, name: &str, scopes: Vec<Scope>, expires_at: Option<Time>, organization_id: Option<Uuid>,
+    berth: &Berth,
+    caller: &Caller,
+    name: &str,
+    scopes: Vec<Scope>,
+    expires_at: Option<Time>,
+    organization_id: Option<Uuid>,
 ) -> Result<(ApiKey, String)> {
-    let Credential::Key(own) = &caller.credential else { return Err(caller.require(Scope::Admin).err().unwrap_or_else(|| Error::not_found("key"))) };
+    let Credential::Key(own) = &caller.credential else {
+        return Err(caller.require(Scope::Admin).err().unwrap_or_else(|| Error::not_found("key")));
+    };
     let foreign = organization_id.filter(|id| *id != caller.organization);
     caller.require(if foreign.is_some() { Scope::Operator } else { Scope::Admin })?;
     let lacks = scopes.iter().find(|scope| **scope == Scope::Operator && !own.grants(Scope::Operator));
     if let Some(scope) = lacks {
-        return Err(Error::new(Code::ScopeEscalation, format!("A key grants no scope it lacks; this one lacks {scope}.")).fact("missing_scope", scope.as_str()));
+        return Err(Error::new(Code::ScopeEscalation, format!("A key grants no scope it lacks; this one lacks {scope}."))
+            .fact("missing_scope", scope.as_str()));
     }
     let secret = super::boot::new_secret()?;
     let mut tx = berth.store.begin().await?;
@@ -52,7 +60,8 @@ pub async fn issue(berth: &Berth, organization: &str, name: &str, scopes: Vec<Sc
         Err(_) => tx.organization_named(organization).await?,
     };
     let organization = found.ok_or_else(|| Error::not_found("organization"))?;
-    let key = ApiKey { id: crate::id::new(), organization_id: organization.id, name: name.to_owned(), scopes, expires_at: None, created_at: now };
+    let key =
+        ApiKey { id: crate::id::new(), organization_id: organization.id, name: name.to_owned(), scopes, expires_at: None, created_at: now };
     tx.insert_key(&key, &key::hash(&secret)).await?;
     tx.commit().await?;
     Ok((key, secret))

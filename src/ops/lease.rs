@@ -68,7 +68,16 @@ async fn join(tx: &mut Tx, lease: Lease) -> Result<LeaseView> {
     };
     let server_time = tx.now().await?;
     let next = next(&lease, instance.as_ref(), &environment);
-    Ok(LeaseView { next, scope: sandbox.scope.map(|s| s.0), environment_name: environment.name, provider: environment.provider, instance, server_time, token: None, lease })
+    Ok(LeaseView {
+        next,
+        scope: sandbox.scope.map(|s| s.0),
+        environment_name: environment.name,
+        provider: environment.provider,
+        instance,
+        server_time,
+        token: None,
+        lease,
+    })
 }
 
 /// What will happen to a lease by itself.

@@ -60,14 +60,17 @@ pub(super) async fn call<T>(berth: &Berth, work: impl Future<Output = crate::pro
 /// Makes the instance of a `creating` row ready. Repeatable after a crash at any line.
 pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan) -> std::result::Result<Ready, Unmade> {
     let provider = berth.provider_of(instance).map_err(Unmade::Refused)?;
-    let selected = select(berth, instance, plan).await.map_err(|e| if instance.provider_ref.is_none() && instance.create_called_at.is_none() { Unmade::Refused(e) } else { Unmade::Failed(e) })?;
+    let selected = select(berth, instance, plan).await.map_err(|e| {
+        if instance.provider_ref.is_none() && instance.create_called_at.is_none() { Unmade::Refused(e) } else { Unmade::Failed(e) }
+    })?;
     let spec = Spec { config: instance.config.0.clone(), workspace_path: instance.configured_path.clone() };
     let provider_ref = match &instance.provider_ref {
         Some(provider_ref) => provider_ref.clone(),
         None => create(berth, &*provider, instance, &spec).await?,
     };
     super::crash_point("after_create");
-    let workspace_path = call(berth, provider.realize(&provider_ref, &spec)).await.map_err(|e| Unmade::Failed(super::provider_failed(&e)))?;
+    let workspace_path =
+        call(berth, provider.realize(&provider_ref, &spec)).await.map_err(|e| Unmade::Failed(super::provider_failed(&e)))?;
     let restored_from = match &selected.checkpoint {
         Some(checkpoint) => Some(put_back(berth, &*provider, &provider_ref, checkpoint).await.map_err(Unmade::Failed)?),
         None => None,
@@ -106,7 +109,11 @@ async fn create(berth: &Berth, provider: &dyn Provider, instance: &Instance, spe
 }
 
 async fn ensure_once(
-    berth: &Berth, provider: &dyn Provider, instance: &Instance, spec: &Spec, tag: &OwnerTag,
+    berth: &Berth,
+    provider: &dyn Provider,
+    instance: &Instance,
+    spec: &Spec,
+    tag: &OwnerTag,
 ) -> std::result::Result<crate::provider::Result<Made>, Unmade> {
     let binding = match call(berth, provider.binding()).await {
         Ok(binding) => binding,
@@ -136,7 +143,10 @@ pub(super) async fn keep_ref(berth: &Berth, instance: &Instance, made: &Made) ->
     }
     tracing::error!(instance_id = %instance.id, provider = %instance.provider, "a provider's ref could not be recorded");
     let cause = last.map_or_else(String::new, |e| e.detail);
-    Err(Unmade::Failed(Error::new(Code::OrphanUnrecorded, format!("The sandbox was made but could not be recorded; it is looked up by its tag later. {cause}"))))
+    Err(Unmade::Failed(Error::new(
+        Code::OrphanUnrecorded,
+        format!("The sandbox was made but could not be recorded; it is looked up by its tag later. {cause}"),
+    )))
 }
 
 async fn try_keep_ref(berth: &Berth, id: Uuid, made: &Made) -> Result<std::result::Result<(), Unmade>> {
@@ -219,7 +229,10 @@ async fn select(berth: &Berth, instance: &Instance, plan: &Plan) -> Result<Selec
     match plan.on_unavailable {
         Some(OnUnavailable::Empty) => Ok(Selected { checkpoint: None, diverged: true }),
         Some(OnUnavailable::OlderRevision) => {
-            for candidate in older.into_iter().filter(|c| c.id != wanted && c.kind == CheckpointKind::PortableWorkspace && c.created_at <= chosen.created_at) {
+            for candidate in older
+                .into_iter()
+                .filter(|c| c.id != wanted && c.kind == CheckpointKind::PortableWorkspace && c.created_at <= chosen.created_at)
+            {
                 if usable(berth, &candidate).await.is_ok() {
                     return Ok(Selected { checkpoint: Some(candidate), diverged: true });
                 }

@@ -47,7 +47,6 @@ use std::time::Duration;
 pub use caller::{Caller, Credential};
 pub use work::Work;
 
-
 use crate::archive::blob::Blobs;
 use crate::error::{Code, Error, Result};
 use crate::model::instance::Instance;
@@ -126,7 +125,8 @@ impl Berth {
     /// The provider an instance was made by, by what its row recorded.
     pub fn provider_of(&self, instance: &Instance) -> Result<Arc<dyn Provider>> {
         self.providers.get(&instance.provider).ok_or_else(|| {
-            Error::new(Code::ProviderUnavailable, format!("This server does not run the provider {}.", instance.provider)).retry_after(Duration::from_secs(30))
+            Error::new(Code::ProviderUnavailable, format!("This server does not run the provider {}.", instance.provider))
+                .retry_after(Duration::from_secs(30))
         })
     }
 }
@@ -145,7 +145,9 @@ pub(crate) fn provider_failed(error: &crate::provider::ProviderError) -> Error {
     let wait = Duration::from_secs(2);
     let kind = error.kind.as_str();
     match error.kind {
-        Kind::Refused | Kind::Transient => Error::new(Code::ProviderUnavailable, format!("The provider did not take the call: {}.", error.message)).retry_after(wait),
+        Kind::Refused | Kind::Transient => {
+            Error::new(Code::ProviderUnavailable, format!("The provider did not take the call: {}.", error.message)).retry_after(wait)
+        }
         Kind::Throttled(wait) => Error::new(Code::ProviderUnavailable, "The provider asks for fewer calls.").retry_after(wait),
         Kind::Indeterminate => Error::new(Code::ProviderTimeout, "The provider's answer was lost; whether it happened is being found out."),
         Kind::Invalid => Error::new(Code::ConfigInvalid, format!("The provider cannot work with this configuration: {}.", error.message)),

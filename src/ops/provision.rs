@@ -60,7 +60,9 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
         };
         let now = tx.now().await?;
         drop(tx);
-        let Some(instance) = instance else { return fail(berth, &row, claim, Error::new(Code::Internal, "The lease lost its instance.")).await };
+        let Some(instance) = instance else {
+            return fail(berth, &row, claim, Error::new(Code::Internal, "The lease lost its instance.")).await;
+        };
         if now >= row.created_at.after(berth.settings.provision_deadline) {
             let late = Error::new(Code::ProviderTimeout, "Making the sandbox ready took too long.");
             return match instance.status {
@@ -100,7 +102,15 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
                 }
                 return activate(berth, &row, claim, None).await;
             }
-            _ => return fail(berth, &row, claim, Error::new(Code::InstanceLost, "The sandbox's instance went away while the lease was pending.")).await,
+            _ => {
+                return fail(
+                    berth,
+                    &row,
+                    claim,
+                    Error::new(Code::InstanceLost, "The sandbox's instance went away while the lease was pending."),
+                )
+                .await;
+            }
         }
     }
 }
@@ -237,7 +247,9 @@ async fn fail(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Re
 /// A resume did not happen: the instance is preserved exactly, nothing is created.
 async fn preserve(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Result<Done> {
     let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
-    if let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Starting) {
+    if let Some(mut instance) =
+        tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Starting)
+    {
         instance.status = super::step(InstanceStatus::Starting.on(InstanceEvent::StartFailed))?;
         tx.save_instance(&instance, InstanceStatus::Starting, now).await?;
     }
@@ -255,7 +267,11 @@ async fn preserve(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -
 async fn unmake(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, how: Leaving, error: Error) -> Result<Done> {
     let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
     let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await? else { return Ok(Done::NothingLeft) };
-    let how = if how == Leaving::Refused && (instance.status != InstanceStatus::Creating || instance.provider_ref.is_some()) { Leaving::Decided } else { how };
+    let how = if how == Leaving::Refused && (instance.status != InstanceStatus::Creating || instance.provider_ref.is_some()) {
+        Leaving::Decided
+    } else {
+        how
+    };
     succeed::retire(&mut tx, &mut sandbox, &mut instance, how, "provision_failed", false, &ACTOR, now).await?;
     note_failure(&mut lease, &error, now);
     if how == Leaving::Refused {
@@ -284,8 +300,14 @@ async fn succeed_gone(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<O
     }
     succeed::retire(&mut tx, &mut sandbox, &mut gone, Leaving::Lost, "not_found", false, &ACTOR, now).await?;
     let mut ended = None;
-    if sandbox.unsaved_loss && sandbox.current_checkpoint_id.is_none() && lease.plan.on_unavailable != Some(crate::model::lease::OnUnavailable::Empty) {
-        let error = Error::new(Code::CheckpointUnavailable, "The stopped sandbox is gone and its work was never saved. Say restore.on_unavailable: empty to start over.");
+    if sandbox.unsaved_loss
+        && sandbox.current_checkpoint_id.is_none()
+        && lease.plan.on_unavailable != Some(crate::model::lease::OnUnavailable::Empty)
+    {
+        let error = Error::new(
+            Code::CheckpointUnavailable,
+            "The stopped sandbox is gone and its work was never saved. Say restore.on_unavailable: empty to start over.",
+        );
         note_failure(&mut lease, &error, now);
         lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
         tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
@@ -299,7 +321,15 @@ async fn succeed_gone(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<O
     Ok(ended)
 }
 
-async fn next_instance(berth: &Berth, tx: &mut Tx, sandbox: &mut Sandbox, lease: &mut Lease, former: &Instance, reason: &str, now: Time) -> Result<()> {
+async fn next_instance(
+    berth: &Berth,
+    tx: &mut Tx,
+    sandbox: &mut Sandbox,
+    lease: &mut Lease,
+    former: &Instance,
+    reason: &str,
+    now: Time,
+) -> Result<()> {
     let environment = tx.environment(lease.organization_id, lease.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
     let making = berth.making(&environment, sandbox.scope.as_deref(), lease.harness.as_deref());
     let next = succeed::write_next(tx, sandbox, Role::Current, &making, now).await?;
@@ -358,15 +388,20 @@ async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: 
 /// Unsaved work could not be saved: nothing is destroyed, the box is held and the lease fails.
 async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: Option<&Claimed>, cause: &Error) -> Result<Done> {
     let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
-    if let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Draining) {
+    if let Some(mut instance) =
+        tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Draining)
+    {
         let back = if instance.stopped_at.is_some() { InstanceStatus::Stopped } else { InstanceStatus::Running };
         instance.status = super::step(InstanceStatus::Draining.on(InstanceEvent::Undrain(back)))?;
         instance.hold_reason = Some(HoldReason::CaptureFailed);
         tx.save_instance(&instance, InstanceStatus::Draining, now).await?;
     }
-    let error = Error::new(Code::ConfigurationConflict, "The sandbox must be replaced, but its unsaved work could not be saved. Say discard_workspace: true to lose it.")
-        .fact("cause", "capture_failed")
-        .fact("cause_code", cause.code.as_str());
+    let error = Error::new(
+        Code::ConfigurationConflict,
+        "The sandbox must be replaced, but its unsaved work could not be saved. Say discard_workspace: true to lose it.",
+    )
+    .fact("cause", "capture_failed")
+    .fact("cause_code", cause.code.as_str());
     note_failure(&mut lease, &error, now);
     lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
     tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;

@@ -16,7 +16,10 @@ use crate::store::fence::stale_generation;
 pub async fn record(berth: &Berth, caller: &Caller, id: Uuid, input: Record) -> Result<(Checkpoint, bool)> {
     caller.require_on_sandbox(berth, Scope::Write, id).await?;
     if !revision_is(&input.workspace_revision, input.kind) {
-        return Err(Error::invalid("/workspace_revision", "must be wa1: (portable) or wa2: (native), 13 digits of milliseconds, and 64 hex digits"));
+        return Err(Error::invalid(
+            "/workspace_revision",
+            "must be wa1: (portable) or wa2: (native), 13 digits of milliseconds, and 64 hex digits",
+        ));
     }
     match (input.kind, &input.provider_ref) {
         (Kind::ProviderNative, None) => return Err(Error::invalid("/provider_ref", "is required for provider_native")),
@@ -42,7 +45,9 @@ pub async fn record(berth: &Berth, caller: &Caller, id: Uuid, input: Record) -> 
         Kind::PortableWorkspace => {
             let sha256 = input.workspace_revision.rsplit(':').next().unwrap_or_default();
             let uploaded = tx.stored_artifact(id, sha256).await?;
-            Some(uploaded.ok_or_else(|| Error::new(Code::CheckpointUnavailable, "No archive with this SHA-256 was uploaded under this sandbox; upload it first."))?)
+            Some(uploaded.ok_or_else(|| {
+                Error::new(Code::CheckpointUnavailable, "No archive with this SHA-256 was uploaded under this sandbox; upload it first.")
+            })?)
         }
     };
     let row = Checkpoint {

@@ -42,7 +42,8 @@ pub async fn recover(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Recov
             return Err(transition("This lease is being released."));
         }
         let Some(carried_generation) = carried.generation else {
-            return Err(Error::new(Code::GenerationRequired, "Recover with an API key needs the header Berth-Generation.").fact("current", sandbox.generation));
+            return Err(Error::new(Code::GenerationRequired, "Recover with an API key needs the header Berth-Generation.")
+                .fact("current", sandbox.generation));
         };
         let current = match lease.instance_id {
             Some(instance) => tx.instance_by_id(instance).await?,
@@ -87,7 +88,8 @@ pub async fn recover(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Recov
                 "The lost work was never saved, so there is nothing to recover from. Say restore.on_unavailable: empty to go on with an empty workspace.",
             ));
         }
-        let environment = tx.environment(lease.organization_id, lease.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
+        let environment =
+            tx.environment(lease.organization_id, lease.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
         let making = berth.making(&environment, sandbox.scope.as_deref(), lease.harness.as_deref());
         let instance = succeed::write_next(&mut tx, &mut sandbox, Role::Current, &making, now).await?;
         tx.commit().await?;
@@ -173,7 +175,9 @@ async fn give_up(berth: &Arc<Berth>, made: &Instance, how: Leaving, claim: &Clai
     let Some(mut sandbox) = tx.lock_sandbox(made.sandbox_id).await? else { return Ok(()) };
     let now = tx.now().await?;
     tx.drop_claim(claim).await?;
-    let Some(mut row) = tx.instance_by_id(made.id).await?.filter(|i| i.status == InstanceStatus::Creating) else { return Ok(tx.commit().await?) };
+    let Some(mut row) = tx.instance_by_id(made.id).await?.filter(|i| i.status == InstanceStatus::Creating) else {
+        return Ok(tx.commit().await?);
+    };
     let how = if row.provider_ref.is_some() { Leaving::Decided } else { how };
     succeed::retire(&mut tx, &mut sandbox, &mut row, how, "recover_failed", true, &ACTOR, now).await?;
     tx.commit().await?;

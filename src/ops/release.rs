@@ -94,7 +94,8 @@ async fn end_lease(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: &Releas
         let obstacle = if lease.release.is_some() {
             transition("This lease is being released already.")
         } else {
-            let environment = tx.environment(lease.organization_id, lease.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
+            let environment =
+                tx.environment(lease.organization_id, lease.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
             let release = wished(input, &lease, &environment, sandbox.is_anonymous());
             match end::begin(berth, &mut tx, &mut sandbox, lease, release, now).await? {
                 Begun::Over => return Ok(tx.commit().await?),
@@ -191,9 +192,10 @@ async fn destroy_rest(berth: &Arc<Berth>, lease: &Lease, discard: bool) -> Resul
     end::drain(berth, &instance, Disposition::Destroy, discard, "deleted").await?;
     let after = berth.store.read().await?.instance_by_id(id).await?;
     match after {
-        Some(row) if row.hold_reason.is_some() => {
-            Err(Error::new(Code::CaptureFailed, "The workspace could not be saved, so nothing was destroyed. Say discard_workspace=true to lose it."))
-        }
+        Some(row) if row.hold_reason.is_some() => Err(Error::new(
+            Code::CaptureFailed,
+            "The workspace could not be saved, so nothing was destroyed. Say discard_workspace=true to lose it.",
+        )),
         _ => Ok(()),
     }
 }

@@ -34,7 +34,10 @@ pub async fn renew(berth: &Berth, caller: &Caller, id: Uuid, input: Renew) -> Re
             None => None,
         };
         if instance.is_some_and(|i| i.disposition == Some(Disposition::Destroy)) {
-            return Err(Error::new(Code::LeaseConflict, "The sandbox is to be destroyed when its readers leave; this reader is not extended."));
+            return Err(Error::new(
+                Code::LeaseConflict,
+                "The sandbox is to be destroyed when its readers leave; this reader is not extended.",
+            ));
         }
     }
     if let Some(seconds) = input.ttl_seconds {

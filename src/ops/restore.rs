@@ -41,7 +41,10 @@ struct Intent {
 pub async fn restore(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Restore) -> Result<(LeaseView, Answered)> {
     caller.require_on_lease(Scope::Write, id)?;
     if caller.is_token() && input.unsaved_changes == Unsaved::Discard {
-        return Err(Error::new(Code::Forbidden, "A lease token may not discard unsaved work; say unsaved_changes: capture, or use an API key."));
+        return Err(Error::new(
+            Code::Forbidden,
+            "A lease token may not discard unsaved work; say unsaved_changes: capture, or use an API key.",
+        ));
     }
     let patience = Instant::now() + input.waiting.others;
     let (intent, gate) = loop {
@@ -109,13 +112,15 @@ async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, pa
     let line = berth.work.line(intent.former.sandbox_id);
     while !berth.store.read().await?.running_operations(intent.former.sandbox_id).await?.is_empty() {
         if !line.until_changed(patience).await {
-            return Err(Error::new(Code::OperationsInProgress, "Commands are still running; a restore waits for them.").retry_after(Duration::from_secs(1)));
+            return Err(Error::new(Code::OperationsInProgress, "Commands are still running; a restore waits for them.")
+                .retry_after(Duration::from_secs(1)));
         }
     }
     if intent.dirty {
         match intent.unsaved {
             Unsaved::Fail => {
-                return Err(Error::new(Code::UnsavedChanges, "The workspace holds unsaved work. Say unsaved_changes: capture or discard.").allow(&["capture", "discard"]));
+                return Err(Error::new(Code::UnsavedChanges, "The workspace holds unsaved work. Say unsaved_changes: capture or discard.")
+                    .allow(&["capture", "discard"]));
             }
             Unsaved::Capture => {
                 capture::automatic(berth, &intent.former, gate).await?;
@@ -146,7 +151,8 @@ async fn write_successor(berth: &Berth, intent: &Intent, gate: &Claimed) -> Resu
     tx.prove(gate).await?;
     let now = tx.now().await?;
     let lease = tx.lease_by_id(intent.lease).await?.ok_or_else(|| Error::not_found("lease"))?;
-    let environment = tx.environment(sandbox.organization_id, sandbox.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
+    let environment =
+        tx.environment(sandbox.organization_id, sandbox.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
     if let Some(mut left) = tx.live_instance(sandbox.id, Role::Successor).await? {
         // What a restore that died half way was making.
         succeed::retire(&mut tx, &mut sandbox, &mut left, Leaving::Decided, "restore_abandoned", true, &ACTOR, now).await?;
@@ -165,7 +171,8 @@ async fn switch(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, successor: 
     tx.settle(gate).await?;
     let now = tx.now().await?;
     let mut next = tx.instance_by_id(successor.id).await?.filter(|i| i.status == InstanceStatus::Creating).ok_or(StoreError::Moved)?;
-    let mut former = tx.instance_by_id(intent.former.id).await?.filter(|i| i.status.is_live()).ok_or_else(crate::store::fence::instance_lost)?;
+    let mut former =
+        tx.instance_by_id(intent.former.id).await?.filter(|i| i.status.is_live()).ok_or_else(crate::store::fence::instance_lost)?;
     if sandbox.workspace_seq != intent.workspace_seq {
         return Err(Error::new(Code::UnsavedChanges, "The workspace was written to while the restore was prepared; nothing was changed."));
     }

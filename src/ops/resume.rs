@@ -36,7 +36,10 @@ pub async fn start(berth: &Berth, instance: &Instance, grant_seq: i64) -> std::r
         return Err(NotStarted::Failed(Error::new(Code::ResumeFailed, "The stopped instance has no recorded name at its provider.")));
     };
     if !provider.traits().stop_resume {
-        return Err(NotStarted::Failed(Error::new(Code::ResumeUnavailable, "The provider no longer offers to resume; the instance is preserved.")));
+        return Err(NotStarted::Failed(Error::new(
+            Code::ResumeUnavailable,
+            "The provider no longer offers to resume; the instance is preserved.",
+        )));
     }
     let until = Instant::now() + berth.settings.resume_retry;
     let mut pause = Duration::from_millis(250);
@@ -61,8 +64,11 @@ pub async fn start(berth: &Berth, instance: &Instance, grant_seq: i64) -> std::r
             }
             Err(error) => {
                 return Err(NotStarted::Failed(
-                    Error::new(Code::ResumeFailed, "The provider could not start the instance; it is preserved, and nothing was made in its place.")
-                        .fact("provider_error_kind", error.kind.as_str()),
+                    Error::new(
+                        Code::ResumeFailed,
+                        "The provider could not start the instance; it is preserved, and nothing was made in its place.",
+                    )
+                    .fact("provider_error_kind", error.kind.as_str()),
                 ));
             }
         }
@@ -103,7 +109,9 @@ pub async fn wake(berth: &Arc<Berth>, organization: Uuid, lease: Uuid, patience:
             InstanceStatus::Running => return Ok(()),
             InstanceStatus::Stopped => {
                 tx.pass_gate(locked.sandbox.id, locked.now).await?;
-                let claim = tx.claim(instance.id, ClaimKind::Cleanup, berth.work.owner, "start", locked.now, berth.settings.provision_deadline).await?;
+                let claim = tx
+                    .claim(instance.id, ClaimKind::Cleanup, berth.work.owner, "start", locked.now, berth.settings.provision_deadline)
+                    .await?;
                 if let Some(claim) = claim {
                     instance.status = super::step(InstanceStatus::Stopped.on(InstanceEvent::Start))?;
                     tx.save_instance(&instance, InstanceStatus::Stopped, locked.now).await?;

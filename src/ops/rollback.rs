@@ -21,7 +21,8 @@ pub async fn rollback(berth: &Berth, caller: &Caller, id: Uuid, input: Rollback)
         let mut tx = berth.store.begin().await?;
         let (mut sandbox, now) = lock(&mut tx, caller, id).await?;
         let unknown = || Error::not_found("checkpoint");
-        let mut rejected = tx.checkpoint(caller.organization, input.checkpoint_id).await?.filter(|c| c.sandbox_id == id).ok_or_else(unknown)?;
+        let mut rejected =
+            tx.checkpoint(caller.organization, input.checkpoint_id).await?.filter(|c| c.sandbox_id == id).ok_or_else(unknown)?;
         only_the_writer(&mut tx, caller, &sandbox, input.lease_id, now).await?;
         if sandbox.generation != input.generation {
             return Err(stale_generation(sandbox.generation, input.generation));

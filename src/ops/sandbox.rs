@@ -51,19 +51,38 @@ pub async fn list(berth: &Berth, caller: &Caller, query: ListQuery) -> Result<Pa
 }
 
 pub(super) async fn join(tx: &mut Tx, sandbox: Sandbox) -> Result<SandboxView> {
-    let environment = tx.environment(sandbox.organization_id, sandbox.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
+    let environment =
+        tx.environment(sandbox.organization_id, sandbox.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
     let instance = super::lease::live_instance_of(tx, &sandbox).await?;
     let current_checkpoint = tx.current_checkpoint(sandbox.id).await?;
     let live = tx.live_leases(sandbox.id).await?;
     let at = |base: Time, millis: i64| Some(Time(base.0.saturating_add(millis)));
     let next = match &instance {
-        Some(i) if !live.is_empty() => Next { action: "none".to_owned(), at: None, blocked_by: vec![format!("{}_live_leases", live.len())].into_iter().filter(|_| i.status.is_live()).collect() },
-        Some(i) if i.hold_reason.is_some() => Next { action: "none".to_owned(), at: None, blocked_by: i.hold_reason.iter().map(|h| h.as_str().to_owned()).collect() },
-        Some(i) if i.status == InstanceStatus::Running => Next { action: "idle_drain".to_owned(), at: at(i.used_at, environment.idle_timeout_ms), blocked_by: Vec::new() },
-        Some(i) if i.status == InstanceStatus::Stopped => Next { action: "destroy_instance".to_owned(), at: at(i.used_at, environment.retain_ms), blocked_by: Vec::new() },
+        Some(i) if !live.is_empty() => Next {
+            action: "none".to_owned(),
+            at: None,
+            blocked_by: vec![format!("{}_live_leases", live.len())].into_iter().filter(|_| i.status.is_live()).collect(),
+        },
+        Some(i) if i.hold_reason.is_some() => {
+            Next { action: "none".to_owned(), at: None, blocked_by: i.hold_reason.iter().map(|h| h.as_str().to_owned()).collect() }
+        }
+        Some(i) if i.status == InstanceStatus::Running => {
+            Next { action: "idle_drain".to_owned(), at: at(i.used_at, environment.idle_timeout_ms), blocked_by: Vec::new() }
+        }
+        Some(i) if i.status == InstanceStatus::Stopped => {
+            Next { action: "destroy_instance".to_owned(), at: at(i.used_at, environment.retain_ms), blocked_by: Vec::new() }
+        }
         Some(i) => Next { action: format!("finish_{}", i.status), at: None, blocked_by: Vec::new() },
         None => Next { action: "none".to_owned(), at: None, blocked_by: Vec::new() },
     };
     let lease_ids = live.iter().map(|l| l.id).collect();
-    Ok(SandboxView { environment_name: environment.name, provider: environment.provider, instance, current_checkpoint, lease_ids, next, sandbox })
+    Ok(SandboxView {
+        environment_name: environment.name,
+        provider: environment.provider,
+        instance,
+        current_checkpoint,
+        lease_ids,
+        next,
+        sandbox,
+    })
 }

@@ -30,7 +30,14 @@ pub enum Leaving {
 /// Retires an instance. If it is the current one, the pointer becomes null and the generation becomes the highest of the
 /// sandbox's rows + 1; a failed successor leaves pointer and generation alone. `consented`: losing unsaved work was agreed to.
 pub async fn retire(
-    tx: &mut Tx, sandbox: &mut Sandbox, instance: &mut Instance, how: Leaving, reason: &str, consented: bool, actor: &Actor, now: Time,
+    tx: &mut Tx,
+    sandbox: &mut Sandbox,
+    instance: &mut Instance,
+    how: Leaving,
+    reason: &str,
+    consented: bool,
+    actor: &Actor,
+    now: Time,
 ) -> Result<()> {
     let was = instance.status;
     let dirty = sandbox.is_dirty(Some(instance));
@@ -67,7 +74,13 @@ pub async fn retire(
 /// A successor that was made and verified beside the current instance takes its place: one leaves, the other enters, and the
 /// sandbox's generation becomes the successor's. The caller saves the sandbox.
 pub async fn switch(
-    tx: &mut Tx, sandbox: &mut Sandbox, former: &mut Instance, next: &mut Instance, reason: &str, actor: &Actor, now: Time,
+    tx: &mut Tx,
+    sandbox: &mut Sandbox,
+    former: &mut Instance,
+    next: &mut Instance,
+    reason: &str,
+    actor: &Actor,
+    now: Time,
 ) -> Result<()> {
     let was = former.status;
     former.status = super::step(was.on(Event::Retire))?;
@@ -83,7 +96,15 @@ pub async fn switch(
     tx.save_instance(next, made, now).await?;
     sandbox.instance_id = Some(next.id);
     sandbox.generation = next.generation;
-    tell(tx, former, "instance.retired", json!({ "instance_id": former.id, "reason": reason, "sandbox_generation": sandbox.generation }), actor, now).await
+    tell(
+        tx,
+        former,
+        "instance.retired",
+        json!({ "instance_id": former.id, "reason": reason, "sandbox_generation": sandbox.generation }),
+        actor,
+        now,
+    )
+    .await
 }
 
 /// What a new instance is made from.
@@ -165,7 +186,10 @@ pub async fn tell(tx: &mut Tx, instance: &Instance, type_: &'static str, data: s
 impl Berth {
     /// What `write_next` needs, from an environment and what the acquire said.
     pub fn making<'a>(
-        &self, environment: &'a Environment, scope: Option<&crate::model::scope::Scope>, harness: Option<&str>,
+        &self,
+        environment: &'a Environment,
+        scope: Option<&crate::model::scope::Scope>,
+        harness: Option<&str>,
     ) -> Making<'a> {
         let fingerprint = crate::model::fingerprint::of(&crate::model::fingerprint::Ingredients {
             organization: environment.organization_id,

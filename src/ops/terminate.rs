@@ -98,7 +98,11 @@ async fn find_first(berth: &Berth, provider: &dyn Provider, row: &Instance, now:
             let patience = berth.settings.provision_deadline + berth.settings.orphan_grace;
             let called = row.create_called_at.unwrap_or(row.created_at);
             let wait = called.after(patience).since(now);
-            Ok(if wait.is_zero() { Attempt::Gone("absent") } else { Attempt::Deferred("absence_not_believed_yet", wait.min(Duration::from_secs(30))) })
+            Ok(if wait.is_zero() {
+                Attempt::Gone("absent")
+            } else {
+                Attempt::Deferred("absence_not_believed_yet", wait.min(Duration::from_secs(30)))
+            })
         }
         Err(error) if matches!(error.kind, Kind::Refused | Kind::Throttled(_)) => Ok(deferred(&error)),
         Err(error) => Ok(Attempt::Failed(error.kind.as_str())),
@@ -116,7 +120,9 @@ async fn settle(berth: &Berth, id: Uuid, claim: &Claimed, attempt: &Attempt) -> 
     tx.lock_sandbox(row.sandbox_id).await?;
     tx.settle(claim).await?;
     let now = tx.now().await?;
-    let Some(mut row) = tx.instance_by_id(id).await?.filter(|i| i.status == InstanceStatus::PendingCleanup) else { return Ok(tx.commit().await?) };
+    let Some(mut row) = tx.instance_by_id(id).await?.filter(|i| i.status == InstanceStatus::PendingCleanup) else {
+        return Ok(tx.commit().await?);
+    };
     match attempt {
         Attempt::Gone(how) => {
             row.status = super::step(row.status.on(InstanceEvent::Gone))?;

@@ -31,7 +31,14 @@ pub struct Uploaded {
 }
 
 /// Stores an uploaded archive, a tar or a tar compressed with zstd, told by its content. `digest`: the SHA-256 the caller promised.
-pub async fn upload(berth: &Berth, caller: &Caller, sandbox: Uuid, lease_id: Option<Uuid>, body: ByteStream, digest: Option<[u8; 32]>) -> Result<Uploaded> {
+pub async fn upload(
+    berth: &Berth,
+    caller: &Caller,
+    sandbox: Uuid,
+    lease_id: Option<Uuid>,
+    body: ByteStream,
+    digest: Option<[u8; 32]>,
+) -> Result<Uploaded> {
     caller.require_on_sandbox(berth, Scope::Write, sandbox).await?;
     let mut tx = berth.store.read().await?;
     let row = tx.sandbox(caller.organization, sandbox).await?.ok_or_else(|| Error::not_found("sandbox"))?;
@@ -64,7 +71,12 @@ pub async fn upload(berth: &Berth, caller: &Caller, sandbox: Uuid, lease_id: Opt
     };
     tx.insert_artifact(&row, now).await?;
     tx.commit().await?;
-    Ok(Uploaded { workspace_revision: portable_revision(now, &packed.archive_sha256), archive_sha256: packed.archive_sha256, size_bytes, tree })
+    Ok(Uploaded {
+        workspace_revision: portable_revision(now, &packed.archive_sha256),
+        archive_sha256: packed.archive_sha256,
+        size_bytes,
+        tree,
+    })
 }
 
 fn refused(error: &ArchiveError) -> Error {
@@ -86,7 +98,14 @@ pub enum Form {
 }
 
 /// Opens a portable checkpoint's archive; a range is of the stored bytes only.
-pub async fn download(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: Uuid, form: Form, range: Option<Range<u64>>) -> Result<(Checkpoint, ByteStream)> {
+pub async fn download(
+    berth: &Berth,
+    caller: &Caller,
+    sandbox: Uuid,
+    checkpoint: Uuid,
+    form: Form,
+    range: Option<Range<u64>>,
+) -> Result<(Checkpoint, ByteStream)> {
     let row = super::checkpoint::get(berth, caller, sandbox, checkpoint).await?;
     let Some(key) = row.object_key.clone().filter(|_| row.kind == Kind::PortableWorkspace) else {
         return Err(Error::new(Code::CheckpointUnavailable, "This checkpoint has no portable archive."));

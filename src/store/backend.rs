@@ -20,8 +20,14 @@ use crate::clock::{Offset, Time};
 macro_rules! on {
     ($tx:expr, $c:ident => $body:expr) => {
         match &mut $tx.inner {
-            $crate::store::backend::Inner::Sqlite(t) => { let $c = t.conn(); $body }
-            $crate::store::backend::Inner::Postgres(t) => { let $c = t.conn(); $body }
+            $crate::store::backend::Inner::Sqlite(t) => {
+                let $c = t.conn();
+                $body
+            }
+            $crate::store::backend::Inner::Postgres(t) => {
+                let $c = t.conn();
+                $body
+            }
         }
     };
 }

@@ -71,7 +71,9 @@ impl Tx {
 
     /// By id, of this organization.
     pub async fn checkpoint(&mut self, organization: Uuid, id: Uuid) -> Result<Option<Checkpoint>> {
-        Ok(on!(self, c => sqlx::query_as(select_checkpoint!("WHERE c.organization_id = $1 AND c.id = $2")).bind(organization).bind(id).fetch_optional(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_as(select_checkpoint!("WHERE c.organization_id = $1 AND c.id = $2")).bind(organization).bind(id).fetch_optional(c).await)?,
+        )
     }
 
     /// By revision, of this sandbox.
@@ -82,13 +84,17 @@ impl Tx {
 
     /// The row the pointer names.
     pub async fn current_checkpoint(&mut self, sandbox: Uuid) -> Result<Option<Checkpoint>> {
-        Ok(on!(self, c => sqlx::query_as(select_checkpoint!("WHERE c.sandbox_id = $1 AND c.id = s.current_checkpoint_id")).bind(sandbox).fetch_optional(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_as(select_checkpoint!("WHERE c.sandbox_id = $1 AND c.id = s.current_checkpoint_id")).bind(sandbox).fetch_optional(c).await)?,
+        )
     }
 
     /// Attached rows of a sandbox, newest first by attachment, then by creation.
     pub async fn attached_checkpoints(&mut self, sandbox: Uuid) -> Result<Vec<Checkpoint>> {
-        Ok(on!(self, c => sqlx::query_as(select_checkpoint!("WHERE c.sandbox_id = $1 AND c.status = 'attached' ORDER BY c.attached_at DESC, c.created_at DESC, c.id DESC"))
-            .bind(sandbox).fetch_all(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_as(select_checkpoint!("WHERE c.sandbox_id = $1 AND c.status = 'attached' ORDER BY c.attached_at DESC, c.created_at DESC, c.id DESC"))
+            .bind(sandbox).fetch_all(c).await)?,
+        )
     }
 
     /// Rows left `capturing` by a capturer that is gone; the gate's holder marks them failed.
@@ -165,8 +171,10 @@ impl Tx {
 
     /// Artifacts whose deletion is due: id, object key, attempts so far.
     pub async fn artifacts_to_delete(&mut self, now: Time, limit: i64) -> Result<Vec<(Uuid, String, i64)>> {
-        Ok(on!(self, c => sqlx::query_as("SELECT id, object_key, attempts FROM artifact WHERE status = 'deleting' AND next_attempt_at <= $1 ORDER BY next_attempt_at LIMIT $2")
-            .bind(now).bind(limit).fetch_all(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_as("SELECT id, object_key, attempts FROM artifact WHERE status = 'deleting' AND next_attempt_at <= $1 ORDER BY next_attempt_at LIMIT $2")
+            .bind(now).bind(limit).fetch_all(c).await)?,
+        )
     }
 
     /// Writes down how a deletion went.
@@ -180,6 +188,8 @@ impl Tx {
 
     /// Forgets deletions that were confirmed before this moment.
     pub async fn forget_deleted_artifacts(&mut self, before: Time) -> Result<u64> {
-        Ok(on!(self, c => sqlx::query("DELETE FROM artifact WHERE status = 'deleted' AND updated_at < $1").bind(before).execute(c).await.map(|d| d.rows_affected()))?)
+        Ok(
+            on!(self, c => sqlx::query("DELETE FROM artifact WHERE status = 'deleted' AND updated_at < $1").bind(before).execute(c).await.map(|d| d.rows_affected()))?,
+        )
     }
 }

@@ -58,7 +58,13 @@ pub struct ClaimRow {
 impl Tx {
     /// Takes the claim if it is free or lapsed. `None`: somebody else holds it.
     pub async fn claim(
-        &mut self, subject: Uuid, kind: ClaimKind, owner: Uuid, detail: &str, now: Time, deadline: Duration,
+        &mut self,
+        subject: Uuid,
+        kind: ClaimKind,
+        owner: Uuid,
+        detail: &str,
+        now: Time,
+        deadline: Duration,
     ) -> Result<Option<Claimed>> {
         let claimed = Claimed { subject, kind, token: crate::id::new(), deadline: now.after(deadline) };
         let taken = on!(self, c => sqlx::query(
@@ -94,7 +100,9 @@ impl Tx {
 
     /// The claim on this work, lapsed or not.
     pub async fn claim_of(&mut self, subject: Uuid, kind: ClaimKind) -> Result<Option<ClaimRow>> {
-        Ok(on!(self, c => sqlx::query_as("SELECT * FROM claim WHERE subject_id = $1 AND kind = $2").bind(subject).bind(kind).fetch_optional(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_as("SELECT * FROM claim WHERE subject_id = $1 AND kind = $2").bind(subject).bind(kind).fetch_optional(c).await)?,
+        )
     }
 
     /// Whether somebody holds this work now.

@@ -56,7 +56,12 @@ impl Tx {
 
     /// Numbered events after `after`, ascending.
     pub async fn events_after(
-        &mut self, organization: Uuid, after: i64, type_: Option<&str>, subject: Option<Uuid>, limit: i64,
+        &mut self,
+        organization: Uuid,
+        after: i64,
+        type_: Option<&str>,
+        subject: Option<Uuid>,
+        limit: i64,
     ) -> Result<Vec<Event>> {
         Ok(on!(self, c => sqlx::query_as(
             "SELECT * FROM event WHERE organization_id = $1 AND seq > $2 AND ($3 IS NULL OR type = $3) AND ($4 IS NULL OR subject_id = $4)

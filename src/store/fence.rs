@@ -76,7 +76,8 @@ impl Tx {
             Some(carried) if carried == current && instance.status != InstanceStatus::Lost => {}
             Some(carried) => return Err(stale_generation(current, carried)),
             None => {
-                return Err(Error::new(Code::GenerationRequired, "A write with an API key needs the header Berth-Generation.").fact("current", current));
+                return Err(Error::new(Code::GenerationRequired, "A write with an API key needs the header Berth-Generation.")
+                    .fact("current", current));
             }
         }
         if lease.release.is_some() {
@@ -113,21 +114,28 @@ pub fn transition(detail: &str) -> Error {
 
 /// 409 `instance_lost`.
 pub fn instance_lost() -> Error {
-    Error::new(Code::InstanceLost, "The sandbox's instance is gone. Recover to bring the workspace back, or release.").allow(&["recover", "release"])
+    Error::new(Code::InstanceLost, "The sandbox's instance is gone. Recover to bring the workspace back, or release.")
+        .allow(&["recover", "release"])
 }
 
 /// 409 `stale_generation`.
 pub fn stale_generation(current: i64, carried: i64) -> Error {
-    Error::new(Code::StaleGeneration, "This write was meant for a sandbox that no longer exists. Read the workspace again before writing; do not just resend.")
-        .fact("current", current)
-        .fact("carried", carried)
+    Error::new(
+        Code::StaleGeneration,
+        "This write was meant for a sandbox that no longer exists. Read the workspace again before writing; do not just resend.",
+    )
+    .fact("current", current)
+    .fact("carried", carried)
 }
 
 /// Refuses a lease that is not active, or whose time has passed.
 pub fn check_live(lease: &Lease, now: Time) -> Result<()> {
     if lease.status != Status::Active {
-        let hint = if lease.status == Status::Pending { "It is still being made ready; read it with ?wait_seconds." } else { "Acquire again." };
-        return Err(Error::new(Code::LeaseNotActive, format!("This lease is {}. {hint}", lease.status)).fact("lease_status", lease.status.as_str()));
+        let hint =
+            if lease.status == Status::Pending { "It is still being made ready; read it with ?wait_seconds." } else { "Acquire again." };
+        return Err(
+            Error::new(Code::LeaseNotActive, format!("This lease is {}. {hint}", lease.status)).fact("lease_status", lease.status.as_str())
+        );
     }
     if lease.has_expired(now) {
         let at = lease.expires_at.map_or(Value::Null, |at| Value::from(at.to_string()));

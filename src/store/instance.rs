@@ -48,7 +48,14 @@ impl Tx {
     }
 
     /// Writes the provider's ref onto a row that has none, whatever the row's status is by now. False: it has another already.
-    pub async fn write_ref(&mut self, id: Uuid, binding: &str, provider_ref: &str, provider_expires_at: Option<Time>, now: Time) -> Result<bool> {
+    pub async fn write_ref(
+        &mut self,
+        id: Uuid,
+        binding: &str,
+        provider_ref: &str,
+        provider_expires_at: Option<Time>,
+        now: Time,
+    ) -> Result<bool> {
         let written = on!(self, c => sqlx::query(
             "UPDATE instance SET binding = $2, provider_ref = $3, provider_expires_at = $4, updated_at = $5
              WHERE id = $1 AND (provider_ref IS NULL OR provider_ref = $3)")
@@ -75,7 +82,9 @@ impl Tx {
 
     /// The highest generation of the sandbox's rows; 0 when it never had one.
     pub async fn highest_generation(&mut self, sandbox: Uuid) -> Result<i64> {
-        Ok(on!(self, c => sqlx::query_scalar("SELECT COALESCE(max(generation), 0) FROM instance WHERE sandbox_id = $1").bind(sandbox).fetch_one(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_scalar("SELECT COALESCE(max(generation), 0) FROM instance WHERE sandbox_id = $1").bind(sandbox).fetch_one(c).await)?,
+        )
     }
 
     /// Whether another row that is live, or whose end is not confirmed, names this ref.

@@ -19,7 +19,14 @@ struct Row {
 impl From<Row> for ApiKey {
     fn from(row: Row) -> Self {
         let scopes = row.scopes.split(',').filter_map(Scope::parse).collect();
-        Self { id: row.id, organization_id: row.organization_id, name: row.name, scopes, expires_at: row.expires_at, created_at: row.created_at }
+        Self {
+            id: row.id,
+            organization_id: row.organization_id,
+            name: row.name,
+            scopes,
+            expires_at: row.expires_at,
+            created_at: row.created_at,
+        }
     }
 }
 
@@ -46,7 +53,8 @@ impl Tx {
 
     /// Whether any key exists.
     pub async fn has_keys(&mut self) -> Result<bool> {
-        let count: i64 = on!(self, c => sqlx::query_scalar("SELECT count(*) FROM (SELECT 1 AS one FROM api_key LIMIT 1) AS k").fetch_one(c).await)?;
+        let count: i64 =
+            on!(self, c => sqlx::query_scalar("SELECT count(*) FROM (SELECT 1 AS one FROM api_key LIMIT 1) AS k").fetch_one(c).await)?;
         Ok(count > 0)
     }
 

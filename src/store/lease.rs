@@ -50,32 +50,42 @@ impl Tx {
 
     /// A sandbox's live leases, oldest first.
     pub async fn live_leases(&mut self, sandbox: Uuid) -> Result<Vec<Lease>> {
-        Ok(on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE sandbox_id = $1 AND status IN ('pending', 'active') ORDER BY created_at, id")
-            .bind(sandbox).fetch_all(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE sandbox_id = $1 AND status IN ('pending', 'active') ORDER BY created_at, id")
+            .bind(sandbox).fetch_all(c).await)?,
+        )
     }
 
     /// Leases that are over for their holder but not ended, and belong to this instance.
     pub async fn unended_leases_of_instance(&mut self, instance: Uuid) -> Result<Vec<Lease>> {
-        Ok(on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE instance_id = $1 AND status IN ('retained', 'pending_cleanup') ORDER BY created_at, id")
-            .bind(instance).fetch_all(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE instance_id = $1 AND status IN ('retained', 'pending_cleanup') ORDER BY created_at, id")
+            .bind(instance).fetch_all(c).await)?,
+        )
     }
 
     /// The last lease that used this instance, ended or not.
     pub async fn last_lease_of_instance(&mut self, instance: Uuid) -> Result<Option<Lease>> {
-        Ok(on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE instance_id = $1 AND access = 'read_write' ORDER BY created_at DESC, id DESC LIMIT 1")
-            .bind(instance).fetch_optional(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE instance_id = $1 AND access = 'read_write' ORDER BY created_at DESC, id DESC LIMIT 1")
+            .bind(instance).fetch_optional(c).await)?,
+        )
     }
 
     /// Active leases whose time has passed, oldest first.
     pub async fn expired_leases(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
-        Ok(on!(self, c => sqlx::query_scalar("SELECT id FROM lease WHERE status = 'active' AND expires_at <= $1 ORDER BY expires_at LIMIT $2")
-            .bind(now).bind(limit).fetch_all(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_scalar("SELECT id FROM lease WHERE status = 'active' AND expires_at <= $1 ORDER BY expires_at LIMIT $2")
+            .bind(now).bind(limit).fetch_all(c).await)?,
+        )
     }
 
     /// Retained leases whose time has passed.
     pub async fn retained_leases_due(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
-        Ok(on!(self, c => sqlx::query_scalar("SELECT id FROM lease WHERE status = 'retained' AND retain_until <= $1 ORDER BY retain_until LIMIT $2")
-            .bind(now).bind(limit).fetch_all(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_scalar("SELECT id FROM lease WHERE status = 'retained' AND retain_until <= $1 ORDER BY retain_until LIMIT $2")
+            .bind(now).bind(limit).fetch_all(c).await)?,
+        )
     }
 
     /// Pending leases that nobody is making ready.

@@ -88,7 +88,9 @@ impl Tx {
 
     /// Running operations of a sandbox.
     pub async fn running_operations(&mut self, sandbox: Uuid) -> Result<Vec<Uuid>> {
-        Ok(on!(self, c => sqlx::query_scalar("SELECT id FROM operation WHERE sandbox_id = $1 AND status = 'running' ORDER BY id").bind(sandbox).fetch_all(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_scalar("SELECT id FROM operation WHERE sandbox_id = $1 AND status = 'running' ORDER BY id").bind(sandbox).fetch_all(c).await)?,
+        )
     }
 
     /// Running operations whose server is gone: no claim of theirs is unlapsed.
@@ -125,6 +127,8 @@ impl Tx {
 
     /// Forgets what ended before this moment.
     pub async fn forget_operations(&mut self, before: Time) -> Result<u64> {
-        Ok(on!(self, c => sqlx::query("DELETE FROM operation WHERE ended_at < $1").bind(before).execute(c).await.map(|d| d.rows_affected()))?)
+        Ok(
+            on!(self, c => sqlx::query("DELETE FROM operation WHERE ended_at < $1").bind(before).execute(c).await.map(|d| d.rows_affected()))?,
+        )
     }
 }

@@ -32,7 +32,8 @@ impl Tx {
     pub async fn ensure_organization(&mut self, name: &str, now: Time) -> Result<(Organization, bool)> {
         let made = on!(self, c => sqlx::query("INSERT INTO organization (id, name, created_at) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING")
             .bind(crate::id::new()).bind(name).bind(now).execute(c).await.map(|d| d.rows_affected()))?;
-        let row = on!(self, c => sqlx::query_as("SELECT id, name, created_at FROM organization WHERE name = $1").bind(name).fetch_one(c).await)?;
+        let row =
+            on!(self, c => sqlx::query_as("SELECT id, name, created_at FROM organization WHERE name = $1").bind(name).fetch_one(c).await)?;
         Ok((row, made == 1))
     }
 
@@ -43,7 +44,9 @@ impl Tx {
 
     /// The organization with this name.
     pub async fn organization_named(&mut self, name: &str) -> Result<Option<Organization>> {
-        Ok(on!(self, c => sqlx::query_as("SELECT id, name, created_at FROM organization WHERE name = $1").bind(name).fetch_optional(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_as("SELECT id, name, created_at FROM organization WHERE name = $1").bind(name).fetch_optional(c).await)?,
+        )
     }
 
     /// A page of organizations.

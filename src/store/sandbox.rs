@@ -11,7 +11,13 @@ use crate::model::scope::{self, Scope};
 
 impl Tx {
     /// Finds or makes the sandbox of a scope and locks it; an anonymous one is always new. The boolean says whether it is new.
-    pub async fn ensure_sandbox(&mut self, organization: Uuid, environment: Uuid, scope: Option<&Scope>, now: Time) -> Result<(Sandbox, bool)> {
+    pub async fn ensure_sandbox(
+        &mut self,
+        organization: Uuid,
+        environment: Uuid,
+        scope: Option<&Scope>,
+        now: Time,
+    ) -> Result<(Sandbox, bool)> {
         let key = scope.map(scope::key);
         let made: Option<Sandbox> = on!(self, c => sqlx::query_as(
             "INSERT INTO sandbox (id, organization_id, environment_id, scope, scope_key, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $6)
@@ -29,7 +35,9 @@ impl Tx {
 
     /// Takes the sandbox's lock and reads it as it is now.
     pub async fn lock_sandbox(&mut self, id: Uuid) -> Result<Option<Sandbox>> {
-        Ok(on!(self, c => sqlx::query_as("UPDATE sandbox SET lock_seq = lock_seq + 1 WHERE id = $1 RETURNING *").bind(id).fetch_optional(c).await)?)
+        Ok(
+            on!(self, c => sqlx::query_as("UPDATE sandbox SET lock_seq = lock_seq + 1 WHERE id = $1 RETURNING *").bind(id).fetch_optional(c).await)?,
+        )
     }
 
     /// By id.

@@ -122,7 +122,9 @@ fn named(sql: &str, what: &str) -> BTreeSet<String> {
 #[test]
 fn both_databases_have_one_schema() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
-    let names = |dir: &str| -> BTreeSet<String> { std::fs::read_dir(root.join(dir)).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect() };
+    let names = |dir: &str| -> BTreeSet<String> {
+        std::fs::read_dir(root.join(dir)).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    };
     assert_eq!(names("sqlite"), names("postgres"), "the same migrations");
     for name in names("sqlite") {
         let sqlite = std::fs::read_to_string(root.join("sqlite").join(&name)).unwrap();

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::checkpoint::{Checkpoint, CheckpointTree};
 use super::asked::waiting;
+use super::checkpoint::{Checkpoint, CheckpointTree};
 use super::words;
 use crate::clock::Time;
 use crate::error::FieldError;
@@ -137,7 +137,12 @@ impl LeaseRestore {
             Some("discard") => Unsaved::Discard,
             _ => Unsaved::Fail,
         };
-        Restore { carried: fence.carried(), checkpoint_id: self.checkpoint_id, unsaved_changes, waiting: waiting(self.wait_seconds, respond_async) }
+        Restore {
+            carried: fence.carried(),
+            checkpoint_id: self.checkpoint_id,
+            unsaved_changes,
+            waiting: waiting(self.wait_seconds, respond_async),
+        }
     }
 }
 
@@ -156,7 +161,13 @@ pub struct Archive {
 
 impl From<Uploaded> for Archive {
     fn from(u: Uploaded) -> Self {
-        let tree = CheckpointTree { algorithm: u.tree.algorithm, digest: u.tree.digest, entries: u.tree.entries, files: u.tree.files, bytes: u.tree.bytes };
+        let tree = CheckpointTree {
+            algorithm: u.tree.algorithm,
+            digest: u.tree.digest,
+            entries: u.tree.entries,
+            files: u.tree.files,
+            bytes: u.tree.bytes,
+        };
         Self { workspace_revision: u.workspace_revision, archive_sha256: u.archive_sha256, size_bytes: u.size_bytes, tree }
     }
 }
