@@ -1,8 +1,10 @@
 //! A provider makes, finds, runs and ends instances. The trait's doc comments are the contract; `conformance` is the
 //! contract as test functions, and everything above the trait is the same for every provider.
 
+pub mod conformance;
 pub mod error;
 pub mod faults;
+pub mod local;
 pub mod memory;
 pub mod registry;
 pub mod stream;
@@ -138,7 +140,7 @@ pub enum ExecEvent {
 }
 
 /// How a command ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecExit {
     /// Why.
     pub end: ExecEnd,
@@ -149,7 +151,8 @@ pub struct ExecExit {
 }
 
 /// Why a command is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ExecEnd {
     /// By itself. 127 means: no such program; 126: not executable.
     Exited(i32),
@@ -161,7 +164,8 @@ pub enum ExecEnd {
     Cancelled,
 }
 
-/// A running command. Dropping it, or cancelling `cancel`, kills the whole process tree.
+/// A running command. Until its exit was sent, dropping it, or cancelling `cancel`, kills the whole process tree. What
+/// outlives the command is ended by `fence`, `stop` and `destroy`, and by the end of the server.
 pub struct Running {
     /// Standard input; dropping the sender closes it. Bounded: sending waits for the command to read.
     pub stdin: mpsc::Sender<Bytes>,
@@ -258,6 +262,18 @@ pub struct Traits {
     /// Which of the nine capability keys it has.
     pub capabilities: &'static [&'static str],
 }
+
+/// The capability keys of a provider whose commands and files Berth reaches itself: all nine but `runner_websocket_ingress`.
+pub const DIRECT_CAPABILITIES: &[&str] = &[
+    "reusable_leases",
+    "native_sync_in",
+    "native_sync_out",
+    "persistent_process_sessions",
+    "independent_control_commands",
+    "incremental_session_output",
+    "concurrent_sync_operations",
+    "duplex_command_stream",
+];
 
 /// Makes, finds, runs and ends instances. Every call is bounded by the caller's deadline and may be dropped at any await.
 ///

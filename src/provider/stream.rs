@@ -1,8 +1,8 @@
 //! Bytes between blocking code and async readers, with back-pressure and an honest end.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream;
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
@@ -68,6 +68,48 @@ impl Write for StreamWriter {
         }
         let full = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK));
         self.send(Item::Chunk(full.into()))
+    }
+}
+
+/// The blocking end of a stream that is read. Given up by its other end, it fails instead of ending.
+pub(crate) struct StreamReads {
+    current: Bytes,
+    items: mpsc::Receiver<Item>,
+    complete: bool,
+}
+
+/// A future that reads a stream, and a reader for blocking code that gets what it reads. Dropping the future, and an error in
+/// the stream, fail the reader; a reader that is dropped ends the future.
+pub(crate) fn feed(mut stream: ByteStream) -> (impl Future<Output = Result<()>> + Send, StreamReads) {
+    let (items, received) = mpsc::channel(QUEUE);
+    let feeding = async move {
+        loop {
+            let mut buffer = BytesMut::with_capacity(CHUNK);
+            let length = stream
+                .read_buf(&mut buffer)
+                .await
+                .map_err(|e| ProviderError::new(Kind::Refused, "the body broke off; nothing was changed").because(e))?;
+            let item = if length == 0 { Item::Complete } else { Item::Chunk(buffer.freeze()) };
+            if items.send(item).await.is_err() || length == 0 {
+                return Ok(());
+            }
+        }
+    };
+    (feeding, StreamReads { current: Bytes::new(), items: received, complete: false })
+}
+
+impl Read for StreamReads {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.current.is_empty() && !self.complete {
+            match self.items.blocking_recv() {
+                Some(Item::Chunk(bytes)) => self.current = bytes,
+                Some(Item::Complete) => self.complete = true,
+                None => return Err(io::Error::from(io::ErrorKind::ConnectionAborted)),
+            }
+        }
+        let length = self.current.len().min(into.len());
+        self.current.copy_to_slice(&mut into[..length]);
+        Ok(length)
     }
 }
 

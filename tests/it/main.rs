@@ -1,1 +1,3 @@
+//! Tests of promises, one file each, in one program.
 
+mod local;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Inner;
 use super::command::{Action, Redirect, Simple, action, parse};
-use super::tree::join;
+use super::node::join;
 use super::world::{Object, Process, now};
 use crate::provider::{ExecEnd, ExecEvent, ExecExit, ExecSpec, Kind, ProviderError, PutOptions, Result, Running};
 

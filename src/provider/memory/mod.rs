@@ -2,6 +2,7 @@
 
 mod command;
 mod exec;
+mod node;
 mod tar;
 mod tree;
 mod world;
@@ -20,8 +21,8 @@ use self::world::{Object, World, now};
 use super::faults::Verb;
 use super::stream::{self, from_bytes};
 use super::{
-    ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, Lookup, Made, Observation, OwnerTag, Presence, Provider,
-    ProviderError, PutOptions, Result, Running, Spec, Traits, TreeRead, WriteMode,
+    ByteStream, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, Lookup, Made, Observation,
+    OwnerTag, Presence, Provider, ProviderError, PutOptions, Result, Running, Spec, Traits, TreeRead, WriteMode,
 };
 use crate::id;
 
@@ -73,16 +74,7 @@ impl Memory {
             fencing: false,
             stop_resume: true,
             tells_stopped_from_gone: true,
-            capabilities: &[
-                "reusable_leases",
-                "native_sync_in",
-                "native_sync_out",
-                "persistent_process_sessions",
-                "independent_control_commands",
-                "incremental_session_output",
-                "concurrent_sync_operations",
-                "duplex_command_stream",
-            ],
+            capabilities: DIRECT_CAPABILITIES,
         };
         let world = Mutex::new(World { binding: format!("memory:{}", id::new()), objects: std::collections::BTreeMap::new() });
         Self(Arc::new(Inner { traits, world, calls: Mutex::default(), tasks: TaskTracker::new() }))
@@ -127,11 +119,6 @@ impl Memory {
     }
 }
 
-fn by_tag(world: &World, tag: &OwnerTag) -> Option<Made> {
-    let found = world.objects.iter().find(|(_, object)| object.tag == *tag);
-    found.map(|(name, _)| Made { provider_ref: name.clone(), provider_expires_at: None })
-}
-
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl Provider for Memory {
@@ -155,7 +142,7 @@ impl Provider for Memory {
     async fn ensure(&self, spec: &Spec, tag: &OwnerTag) -> Result<Made> {
         let mut world = self.enter(Verb::Ensure);
         if self.0.traits.lookup == Lookup::ByTag
-            && let Some(made) = by_tag(&world, tag)
+            && let Some(made) = world.find(tag)
         {
             return Ok(made);
         }
@@ -171,7 +158,7 @@ impl Provider for Memory {
         if self.0.traits.lookup != Lookup::ByTag {
             return Err(ProviderError::new(Kind::Unsupported, "objects are not found by tag"));
         }
-        Ok(by_tag(&world, tag))
+        Ok(world.find(tag))
     }
 
     async fn observe(&self, binding: &str, provider_ref: &str) -> Observation {
@@ -307,3 +294,6 @@ impl Provider for Memory {
         self.tree(Verb::MoveFile, provider_ref, |tree| tree.rename(from.as_bytes(), to.as_bytes(), overwrite))
     }
 }
+
+#[cfg(test)]
+mod tests;

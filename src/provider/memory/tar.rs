@@ -4,17 +4,21 @@ use std::io::{self, Read, Write};
 
 use tar::{Archive, Builder, EntryType, Header};
 
-use super::tree::{Content, Tree, parent};
+use super::node::{Content, parent};
+use super::tree::Tree;
 use crate::clock::Time;
 use crate::provider::{Kind, ProviderError, Result};
 
-/// Whether a pattern names this path or a directory above it.
+/// Whether a pattern names this path or something above it: a name anywhere, or a path from the root. Stars mean nothing here.
 pub(super) fn excluded(path: &[u8], exclude: &[String]) -> bool {
-    exclude
-        .iter()
-        .map(|pattern| pattern.trim_matches('/').as_bytes())
-        .filter(|pattern| !pattern.is_empty())
-        .any(|pattern| path.strip_prefix(pattern).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/")))
+    exclude.iter().any(|pattern| {
+        let from_root = pattern.trim_matches('/').as_bytes();
+        if pattern.trim_end_matches('/').contains('/') {
+            path.strip_prefix(from_root).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+        } else {
+            !from_root.is_empty() && path.split(|byte| *byte == b'/').any(|part| part == from_root)
+        }
+    })
 }
 
 /// Writes every entry that is not excluded.
@@ -53,7 +57,7 @@ pub(super) fn read(tree: &mut Tree, tar: &[u8]) -> Result<()> {
     for entry in Archive::new(tar).entries().map_err(malformed)? {
         let mut entry = entry.map_err(malformed)?;
         let key = inside(&entry.path_bytes())?;
-        let mode = entry.header().mode().map_err(malformed)?;
+        let mut mode = entry.header().mode().map_err(malformed)?;
         let seconds = i64::try_from(entry.header().mtime().map_err(malformed)?).unwrap_or(0);
         let at = Time(seconds.saturating_mul(1000));
         let content = match entry.header().entry_type() {
@@ -61,8 +65,11 @@ pub(super) fn read(tree: &mut Tree, tar: &[u8]) -> Result<()> {
             EntryType::Symlink => Content::Symlink(entry.link_name_bytes().unwrap_or_default().into_owned()),
             EntryType::Link => {
                 let target = inside(&entry.link_name_bytes().unwrap_or_default())?;
-                match tree.node(&target).map(|node| node.content.clone()) {
-                    Some(Content::File(bytes)) => Content::File(bytes),
+                match tree.node(&target).map(|node| (node.content.clone(), node.mode)) {
+                    Some((Content::File(bytes), of_the_file)) => {
+                        mode = of_the_file;
+                        Content::File(bytes)
+                    }
                     _ => return Err(ProviderError::new(Kind::Path, "a hard link in the tar names no file of it")),
                 }
             }

@@ -6,35 +6,12 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use super::node::{Content, Node, entry, join, parent};
 use crate::clock::Time;
-use crate::provider::{FileEntry, FileKind, Kind, ProviderError, PutOptions, Result};
+use crate::provider::{FileEntry, Kind, ProviderError, PutOptions, Result};
 
 /// As many links as Linux follows in one path.
 const MOST_LINKS: usize = 40;
-
-/// What a node holds.
-#[derive(Clone, Debug)]
-pub(super) enum Content {
-    /// A regular file.
-    File(Bytes),
-    /// A directory; its entries are the keys below it.
-    Directory,
-    /// A symbolic link and its target, verbatim.
-    Symlink(Vec<u8>),
-}
-
-/// One entry of the tree.
-#[derive(Clone, Debug)]
-pub(super) struct Node {
-    /// What it holds.
-    pub(super) content: Content,
-    /// Permission bits.
-    pub(super) mode: u32,
-    /// Last change of the content.
-    pub(super) at: Time,
-    /// Stands in for inode and ctime: never the same after any change.
-    change: u64,
-}
 
 /// Every entry by its path below the root, which is the empty path; so byte order of the keys is the order of listings.
 #[derive(Clone, Debug)]
@@ -284,25 +261,6 @@ impl Tree {
         }
         hex::encode(hash.finalize())
     }
-}
-
-/// The entry as listings show it.
-fn entry(path: &[u8], node: &Node) -> FileEntry {
-    let (kind, size, link_target) = match &node.content {
-        Content::File(bytes) => (FileKind::File, bytes.len(), None),
-        Content::Directory => (FileKind::Directory, 0, None),
-        Content::Symlink(target) => (FileKind::Symlink, 0, Some(target.clone())),
-    };
-    let size = u64::try_from(size).unwrap_or(u64::MAX);
-    FileEntry { path: path.to_vec(), kind, size, mode: node.mode, modified_at: Some(node.at), link_target }
-}
-
-pub(super) fn join(key: &[u8], name: &[u8]) -> Vec<u8> {
-    if key.is_empty() { name.to_vec() } else { [key, b"/", name].concat() }
-}
-
-pub(super) fn parent(key: &[u8]) -> &[u8] {
-    key.iter().rposition(|byte| *byte == b'/').map_or(b"", |slash| &key[..slash])
 }
 
 fn escapes() -> ProviderError {

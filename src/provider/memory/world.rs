@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::tree::Tree;
 use crate::clock::Time;
-use crate::provider::{Kind, OwnerTag, ProviderError, Result};
+use crate::provider::{Kind, Made, OwnerTag, ProviderError, Result};
 
 /// One sandbox in memory.
 #[derive(Clone, Debug)]
@@ -39,6 +39,12 @@ pub(super) struct World {
 impl World {
     pub(super) fn object(&mut self, provider_ref: &str) -> Result<&mut Object> {
         self.objects.get_mut(provider_ref).ok_or_else(|| ProviderError::new(Kind::NotFound, "no such object"))
+    }
+
+    /// The object of this tag.
+    pub(super) fn find(&self, tag: &OwnerTag) -> Option<Made> {
+        let found = self.objects.iter().find(|(_, object)| object.tag == *tag);
+        found.map(|(name, _)| Made { provider_ref: name.clone(), provider_expires_at: None })
     }
 
     pub(super) fn running(&mut self, provider_ref: &str) -> Result<&mut Object> {
