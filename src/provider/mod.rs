@@ -263,6 +263,18 @@ pub struct Traits {
     pub capabilities: &'static [&'static str],
 }
 
+/// The capability keys of a provider whose commands and files Berth reaches itself: all nine but `runner_websocket_ingress`.
+pub const DIRECT_CAPABILITIES: &[&str] = &[
+    "reusable_leases",
+    "native_sync_in",
+    "native_sync_out",
+    "persistent_process_sessions",
+    "independent_control_commands",
+    "incremental_session_output",
+    "concurrent_sync_operations",
+    "duplex_command_stream",
+];
+
 /// Makes, finds, runs and ends instances. Every call is bounded by the caller's deadline and may be dropped at any await.
 ///
 /// No method may retry by itself what is not safe to repeat, and none may name an object other than the ref it was given.

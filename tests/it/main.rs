@@ -6,3 +6,4 @@ mod harness;
 mod exclusivity;
 mod house;
 mod lease_life;
+mod local;

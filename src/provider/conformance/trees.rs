@@ -11,7 +11,7 @@ use std::path::Path;
 use tar::{Archive, Builder, EntryType, Header};
 
 use super::{LARGE, Sandbox, Subject};
-use crate::provider::stream::{from_bytes, read_all};
+use crate::provider::stream::{channel, from_bytes, read_all};
 use crate::provider::{Kind, WriteMode};
 
 /// Everything in this file.
@@ -174,6 +174,17 @@ pub async fn a_bad_tar_changes_nothing(subject: Subject<'_>) {
             assert!(matches!(kind, Kind::Path | Kind::Invalid), "{what}: {kind:?}");
             assert_eq!(sandbox.tree(&[]).await, before, "{what}, {mode:?}");
         }
+    }
+    for mode in [WriteMode::Replace, WriteMode::Merge] {
+        let (writer, broken) = channel();
+        drop(writer);
+        let refused = subject.provider.write_tree(&sandbox.name, broken, mode).await;
+        assert_eq!(refused.err().map(|e| e.kind), Some(Kind::Refused), "a broken body, {mode:?}");
+        // Given up while the tar is still on its way.
+        let (_writer, silent) = channel();
+        let given_up = tokio::time::timeout(std::time::Duration::from_millis(50), subject.provider.write_tree(&sandbox.name, silent, mode));
+        assert!(given_up.await.is_err(), "a tree without a tar");
+        assert_eq!(sandbox.tree(&[]).await, before, "{mode:?}");
     }
     sandbox.end().await;
 }

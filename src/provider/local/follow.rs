@@ -1,14 +1,13 @@
 //! Follows one command: passes on what happens, and holds the pipe whose end kills the tree.
 
 use std::path::PathBuf;
-use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, ChildStdout};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::interval;
 use tokio_util::codec::FramedRead;
 use tokio_util::sync::CancellationToken;
 
@@ -17,10 +16,8 @@ use super::process::is_stopped;
 use super::wire::{Frame, Frames, Order, Refusal, send_order};
 use crate::provider::ExecEvent;
 
-/// How late a shim may be before it is looked after.
-const GRACE: Duration = Duration::from_secs(2);
-/// A moment further away than any command's deadline.
-const FAR: Duration = Duration::from_hours(366 * 24);
+/// How often a shim is looked at.
+const PATROL: Duration = Duration::from_secs(2);
 
 /// What it takes to follow one command.
 pub(super) struct Follower {
@@ -54,16 +51,17 @@ impl Follower {
         // A shim that is gone already shows as a missing answer.
         let sent = tokio::select! {
             sent = send_order(&mut control, &order) => sent.is_ok(),
-            () = unwanted(&self.cancel, &self.kill, &self.events) => false,
+            () = self.events.closed() => false,
         };
-        let deadline = Duration::from_millis(order.timeout_ms).min(FAR) + GRACE;
-        let mut held = Held { control: Some(control).filter(|_| sent), late: pin!(sleep(deadline)) };
+        let mut held = Some(control).filter(|_| sent);
+        let mut look = interval(PATROL);
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
         let end = loop {
             tokio::select! {
                 biased;
-                () = unwanted(&self.cancel, &self.kill, &self.events), if held.control.is_some() => held.let_go(),
-                () = held.late.as_mut() => held.look_after(pid).await,
+                () = self.events.closed(), if held.is_some() => held = None,
+                () = ended(&self.cancel, &self.kill), if held.is_some() && self.answer.is_none() => held = None,
+                _ = look.tick() => overrule_if_stopped(pid).await,
                 end = pass(&mut self.frames, &self.events, &mut self.answer) => if let Some(end) = end { break end },
             }
         };
@@ -72,18 +70,20 @@ impl Follower {
         let Self { mut child, mut frames, events, answer, kill, provider_ref, .. } = self;
         let unfinished = matches!(end, End::Broken).then_some((events, answer));
         if let End::Exit { lingering: true } = end {
-            tokio::select! {
-                () = kill.cancelled() => {}
-                _ = frames.next() => {}
+            loop {
+                tokio::select! {
+                    () = kill.cancelled() => break,
+                    _ = frames.next() => break,
+                    _ = look.tick() => overrule_if_stopped(pid).await,
+                }
             }
         }
         // Both pipes: a shim must not wait for a reader either.
-        held.let_go();
-        drop(frames);
+        drop((held, frames));
         let status = loop {
             tokio::select! {
                 status = child.wait() => break status,
-                () = held.late.as_mut() => held.look_after(pid).await,
+                _ = look.tick() => overrule_if_stopped(pid).await,
             }
         };
         if unfinished.is_some() || !status.is_ok_and(|status| status.success()) {
@@ -96,37 +96,20 @@ impl Follower {
     }
 }
 
-/// Until the caller cancels or leaves, or the provider wants the command dead.
-async fn unwanted(cancel: &CancellationToken, kill: &CancellationToken, events: &mpsc::Sender<ExecEvent>) {
+/// Until the caller or the provider wants the command dead. Before it started only the shim can tell whether it did, and why
+/// not: it is asked to its end.
+async fn ended(cancel: &CancellationToken, kill: &CancellationToken) {
     tokio::select! {
         () = cancel.cancelled() => {}
         () = kill.cancelled() => {}
-        () = events.closed() => {}
     }
 }
 
-/// The hold on a shim: the pipe it obeys, and the moment by which it should have.
-struct Held<'a> {
-    control: Option<pipe::Sender>,
-    late: Pin<&'a mut Sleep>,
-}
-
-impl Held<'_> {
-    /// Tells the shim to kill its tree.
-    fn let_go(&mut self) {
-        if self.control.take().is_some() {
-            self.late.as_mut().reset(Instant::now() + GRACE);
-        }
-    }
-
-    /// A shim is late when its own command has stopped it, or when its output has a slow reader. Only the first is overruled.
-    async fn look_after(&mut self, pid: Option<i32>) {
-        if let Some(pid) = pid.filter(|pid| is_stopped(*pid)) {
-            self.control = None;
-            // What it does not achieve is done when the shim's end is seen.
-            let _ = tokio::task::spawn_blocking(move || overrule(pid)).await;
-        }
-        self.late.as_mut().reset(Instant::now() + GRACE);
+/// Ends a shim that its own command has stopped: it would neither see the deadline nor hear that it is to end.
+async fn overrule_if_stopped(pid: Option<i32>) {
+    if let Some(pid) = pid.filter(|pid| is_stopped(*pid)) {
+        // What this does not achieve is done when the shim's end is seen.
+        let _ = tokio::task::spawn_blocking(move || overrule(pid)).await;
     }
 }
 

@@ -30,8 +30,8 @@ use self::fence::{count, kill_below};
 use self::files::Workspace;
 use self::instances::Instances;
 use super::{
-    ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, LocalSettings, Lookup, Made, Observation, OwnerTag,
-    Provider, ProviderError, PutOptions, Result, Running, Spec, Traits, TreeRead, WriteMode,
+    ByteStream, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, LocalSettings, Lookup, Made,
+    Observation, OwnerTag, Provider, ProviderError, PutOptions, Result, Running, Spec, Traits, TreeRead, WriteMode,
 };
 
 static TRAITS: Traits = Traits {
@@ -41,16 +41,7 @@ static TRAITS: Traits = Traits {
     fencing: false,
     stop_resume: true,
     tells_stopped_from_gone: true,
-    capabilities: &[
-        "reusable_leases",
-        "native_sync_in",
-        "native_sync_out",
-        "persistent_process_sessions",
-        "independent_control_commands",
-        "incremental_session_output",
-        "concurrent_sync_operations",
-        "duplex_command_stream",
-    ],
+    capabilities: DIRECT_CAPABILITIES,
 };
 
 /// The provider on this machine. Dropping it ends every command it started.

@@ -124,25 +124,24 @@ pub(super) async fn read_tree(instance: PathBuf, exclude: Vec<String>) -> Result
 
 /// Lays a tar over the workspace, or makes the workspace exactly the tar.
 pub(super) async fn write_tree(instance: PathBuf, tar: ByteStream, mode: WriteMode) -> Result<()> {
+    // Goes along with the work on it, so that it is cleared away after the last write, also when the caller has left.
     let staged = Staged::new(&instance);
     let (feeding, input) = stream::feed(tar);
     match mode {
         WriteMode::Replace => {
-            let beside = staged.path();
             let unpacking = blocking(move || {
-                fs::create_dir(&beside).map_err(failed)?;
-                unpack(&beside, input, Existing::Empty)
+                fs::create_dir(staged.path()).map_err(failed)?;
+                unpack(&staged.path(), input, Existing::Empty).map(|()| staged)
             });
             let (fed, unpacked) = tokio::join!(feeding, unpacking);
-            unpacked.map_err(|e| fed.err().unwrap_or(e))?;
-            // Only now, and not if the caller left meanwhile.
+            let staged = unpacked.map_err(|e| fed.err().unwrap_or(e))?;
+            // Only now, and not if the caller left meanwhile. What was the workspace is then cleared away.
             blocking(move || exchange(&staged.path(), &layout::workspace(&instance))).await
         }
         WriteMode::Merge => {
-            let spool = staged.path();
-            let spooling = blocking(move || spool_checked(&spool, input));
+            let spooling = blocking(move || spool_checked(&staged.path(), input).map(|tar| (tar, staged)));
             let (fed, spooled) = tokio::join!(feeding, spooling);
-            let tar = spooled.map_err(|e| fed.err().unwrap_or(e))?;
+            let (tar, staged) = spooled.map_err(|e| fed.err().unwrap_or(e))?;
             blocking(move || {
                 let _until_unpacked = staged;
                 unpack(&layout::workspace(&instance), tar, Existing::Merge).map_err(|e| match e.kind {

@@ -21,8 +21,8 @@ use self::world::{Object, World, now};
 use super::faults::Verb;
 use super::stream::{self, from_bytes};
 use super::{
-    ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, Lookup, Made, Observation, OwnerTag, Presence, Provider,
-    ProviderError, PutOptions, Result, Running, Spec, Traits, TreeRead, WriteMode,
+    ByteStream, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, Lookup, Made, Observation,
+    OwnerTag, Presence, Provider, ProviderError, PutOptions, Result, Running, Spec, Traits, TreeRead, WriteMode,
 };
 use crate::id;
 
@@ -74,16 +74,7 @@ impl Memory {
             fencing: false,
             stop_resume: true,
             tells_stopped_from_gone: true,
-            capabilities: &[
-                "reusable_leases",
-                "native_sync_in",
-                "native_sync_out",
-                "persistent_process_sessions",
-                "independent_control_commands",
-                "incremental_session_output",
-                "concurrent_sync_operations",
-                "duplex_command_stream",
-            ],
+            capabilities: DIRECT_CAPABILITIES,
         };
         let world = Mutex::new(World { binding: format!("memory:{}", id::new()), objects: std::collections::BTreeMap::new() });
         Self(Arc::new(Inner { traits, world, calls: Mutex::default(), tasks: TaskTracker::new() }))
