@@ -3,5 +3,6 @@
 
 mod harness;
 
+mod counterexamples;
 mod exclusivity;
 mod lease_life;
