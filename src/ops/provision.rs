@@ -65,7 +65,7 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
         }
         match instance.status {
             InstanceStatus::Draining => replace(berth, &row, &instance, claim).await?,
-            InstanceStatus::Creating => match make::make(berth, &instance, &row.plan).await {
+            InstanceStatus::Creating => match make::make(berth, &instance, &row.plan, claim).await {
                 Ok(ready) => {
                     super::crash_point("before_activation");
                     return activate(berth, &row, claim, Some(ready)).await;
