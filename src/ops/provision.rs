@@ -63,6 +63,10 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
         if now >= instance.provision_deadline && instance.status == InstanceStatus::Creating {
             return unmake(berth, &row, claim, Leaving::Decided, Error::new(Code::ProviderTimeout, "Making the sandbox took too long.")).await;
         }
+        if now >= row.created_at.after(berth.settings.provision_deadline) && instance.status != InstanceStatus::Creating {
+            // The instance is untouched: whatever was begun on it is an intent that the driver settles.
+            return fail(berth, &row, claim, overdue(instance.status)).await;
+        }
         match instance.status {
             InstanceStatus::Draining => replace(berth, &row, &instance, claim).await?,
             InstanceStatus::Creating => match make::make(berth, &instance, &row.plan, claim).await {
@@ -77,7 +81,11 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
             InstanceStatus::Starting => match resume::start(berth, &instance, row.grant_seq).await {
                 Ok(()) => return activate(berth, &row, claim, None).await,
                 Err(resume::NotStarted::Gone) => succeed_gone(berth, &row, claim).await?,
-                Err(resume::NotStarted::Failed(error)) => return preserve(berth, &row, claim, error).await,
+                Err(resume::NotStarted::Refused(error)) => return preserve(berth, &row, claim, Some(InstanceEvent::StartFailed), error).await,
+                Err(resume::NotStarted::Unknown(error)) => {
+                    let seen = resume::unstarted(look(berth, &instance).await);
+                    return preserve(berth, &row, claim, seen, error).await;
+                }
             },
             InstanceStatus::Running => {
                 if !instance.quiet {
@@ -113,8 +121,10 @@ async fn activate(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, ready: Opt
         if instance.provider_expires_at.is_none_or(|at| at < wanted) {
             drop(tx);
             let error = Error::new(Code::ProviderExpiryUnattested, "The provider attests no end as early as was required.");
-            let how = if ready.is_some() { Leaving::Decided } else { return preserve(berth, &lease, claim, error).await };
-            return unmake(berth, &lease, claim, how, error).await;
+            if ready.is_some() {
+                return unmake(berth, &lease, claim, Leaving::Decided, error).await;
+            }
+            return preserve(berth, &lease, claim, Some(InstanceEvent::Ready), error).await;
         }
     }
     let was = instance.status;
@@ -190,12 +200,20 @@ async fn fail(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Re
     Ok(Done::Settled)
 }
 
-/// A resume did not happen: the instance is preserved exactly, nothing is created.
-async fn preserve(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Result<Done> {
+fn overdue(at: InstanceStatus) -> Error {
+    match at {
+        InstanceStatus::Starting => Error::new(Code::ResumeFailed, "Resuming the sandbox took too long; the instance is preserved."),
+        _ => Error::new(Code::ProviderTimeout, "Making the sandbox ready took too long; nothing was destroyed."),
+    }
+}
+
+/// A resume did not happen: the instance is preserved exactly, nothing is created. `became`: what is known to have become of it;
+/// what is not known is settled by a later look.
+async fn preserve(berth: &Berth, lease: &Lease, claim: &Claimed, became: Option<InstanceEvent>, error: Error) -> Result<Done> {
     let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
-    if let Some(mut instance) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Starting) {
-        instance.status = super::step(InstanceStatus::Starting.on(InstanceEvent::StartFailed))?;
-        tx.save_instance(&instance, InstanceStatus::Starting, now).await?;
+    let instance = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?;
+    if let (Some(mut instance), Some(event)) = (instance.filter(|i| i.status == InstanceStatus::Starting), became) {
+        resume::settle_unstarted(&mut tx, &mut instance, event, now).await?;
     }
     note_failure(&mut lease, &error, now);
     lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
