@@ -6,3 +6,4 @@ mod harness;
 mod counterexamples;
 mod exclusivity;
 mod lease_life;
+mod renew_and_expiry;
