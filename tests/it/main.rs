@@ -7,3 +7,4 @@ mod counterexamples;
 mod exclusivity;
 mod lease_life;
 mod renew_and_expiry;
+mod resume_and_provision;
