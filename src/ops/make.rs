@@ -14,6 +14,7 @@ use crate::model::checkpoint::{Checkpoint, Kind as CheckpointKind};
 use crate::model::instance::{Instance, Role, Status};
 use crate::model::lease::{OnUnavailable, Plan, RestoredFrom};
 use crate::provider::{Kind, Made, OwnerTag, Provider, ProviderError, Spec, WriteMode};
+use crate::store::Claimed;
 use crate::store::error::StoreError;
 
 /// An instance that is made, filled and ready to be activated.
@@ -57,8 +58,10 @@ pub(super) async fn call<T>(berth: &Berth, work: impl Future<Output = crate::pro
     }
 }
 
-/// Makes the instance of a `creating` row ready. Repeatable after a crash at any line.
-pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan) -> std::result::Result<Ready, Unmade> {
+/// Makes the instance of a `creating` row ready, under the claim on that work. Repeatable after a crash at any line. Whoever took
+/// the claim over finishes the row, and its holder may be writing already: before anything is put into the workspace the claim is
+/// proven again.
+pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan, claim: &Claimed) -> std::result::Result<Ready, Unmade> {
     let provider = berth.provider_of(instance).map_err(Unmade::Refused)?;
     let selected = select(berth, instance, plan).await.map_err(|e| {
         if instance.provider_ref.is_none() && instance.create_called_at.is_none() { Unmade::Refused(e) } else { Unmade::Failed(e) }
@@ -66,13 +69,18 @@ pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan) -> std::
     let spec = Spec { config: instance.config.0.clone(), workspace_path: instance.configured_path.clone() };
     let provider_ref = match &instance.provider_ref {
         Some(provider_ref) => provider_ref.clone(),
-        None => create(berth, &*provider, instance, &spec).await?,
+        None => create(berth, &*provider, instance, &spec, claim).await?,
     };
     super::crash_point("after_create");
     let workspace_path =
         call(berth, provider.realize(&provider_ref, &spec)).await.map_err(|e| Unmade::Failed(super::provider_failed(&e)))?;
     let restored_from = match &selected.checkpoint {
-        Some(checkpoint) => Some(put_back(berth, &*provider, &provider_ref, checkpoint).await.map_err(Unmade::Failed)?),
+        Some(checkpoint) => {
+            let bound = berth.settings.provision_deadline;
+            let put_back = tokio::time::timeout(bound, put_back(berth, &*provider, &provider_ref, checkpoint, claim)).await;
+            let late = || Err(Unmade::Failed(Error::new(Code::ProviderTimeout, "Putting the workspace back took too long.")));
+            Some(put_back.unwrap_or_else(|_| late())?)
+        }
         None => None,
     };
     let chosen = selected.checkpoint.filter(|c| plan.fork && plan.restore == Some(c.id));
@@ -80,11 +88,13 @@ pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan) -> std::
 }
 
 /// Asks the provider for the object of this row's tag, and commits its ref before anything else is thought about.
-async fn create(berth: &Berth, provider: &dyn Provider, instance: &Instance, spec: &Spec) -> std::result::Result<String, Unmade> {
+async fn create(
+    berth: &Berth, provider: &dyn Provider, instance: &Instance, spec: &Spec, claim: &Claimed,
+) -> std::result::Result<String, Unmade> {
     let tag = tag_of(berth, instance);
     let mut pause = Duration::from_millis(250);
     for attempt in 0.. {
-        let made = ensure_once(berth, provider, instance, spec, &tag).await?;
+        let made = ensure_once(berth, provider, instance, spec, &tag, claim).await?;
         match made {
             Ok(made) => {
                 keep_ref(berth, instance, &made).await?;
@@ -109,11 +119,7 @@ async fn create(berth: &Berth, provider: &dyn Provider, instance: &Instance, spe
 }
 
 async fn ensure_once(
-    berth: &Berth,
-    provider: &dyn Provider,
-    instance: &Instance,
-    spec: &Spec,
-    tag: &OwnerTag,
+    berth: &Berth, provider: &dyn Provider, instance: &Instance, spec: &Spec, tag: &OwnerTag, claim: &Claimed,
 ) -> std::result::Result<crate::provider::Result<Made>, Unmade> {
     let binding = match call(berth, provider.binding()).await {
         Ok(binding) => binding,
@@ -123,6 +129,7 @@ async fn ensure_once(
     };
     let mut tx = berth.store.begin().await?;
     tx.lock_sandbox(instance.sandbox_id).await?;
+    tx.prove(claim).await?;
     let now = tx.now().await?;
     tx.note_create_call(instance.id, &binding, now).await?;
     tx.commit().await?;
@@ -152,7 +159,9 @@ pub(super) async fn keep_ref(berth: &Berth, instance: &Instance, made: &Made) ->
 async fn try_keep_ref(berth: &Berth, id: Uuid, made: &Made) -> Result<std::result::Result<(), Unmade>> {
     let mut tx = berth.store.begin().await?;
     let Some(row) = tx.instance_by_id(id).await? else { return Ok(Err(Unmade::Superseded)) };
-    let Some(mut sandbox) = tx.lock_sandbox(row.sandbox_id).await? else { return Ok(Err(Unmade::Superseded)) };
+    if tx.lock_sandbox(row.sandbox_id).await?.is_none() {
+        return Ok(Err(Unmade::Superseded));
+    }
     let now = tx.now().await?;
     let Some(mut row) = tx.instance_by_id(id).await? else { return Ok(Err(Unmade::Superseded)) };
     let binding = row.binding.clone().unwrap_or_default();
@@ -171,10 +180,12 @@ async fn try_keep_ref(berth: &Berth, id: Uuid, made: &Made) -> Result<std::resul
         row.cleanup_next_at = Some(now);
         tx.save_instance(&row, was, now).await?;
         Err(Unmade::Superseded)
-    } else {
+    } else if row.status == Status::Creating {
         Ok(())
+    } else {
+        // Found by the same tag and finished by whoever took the work over.
+        Err(Unmade::Superseded)
     };
-    sandbox.updated_at = now;
     tx.commit().await?;
     Ok(outcome)
 }
@@ -255,16 +266,22 @@ async fn usable(berth: &Berth, checkpoint: &Checkpoint) -> Result<()> {
 }
 
 /// Unpacks a portable archive into a made instance and proves that what is there now is what was saved.
-async fn put_back(berth: &Berth, provider: &dyn Provider, provider_ref: &str, checkpoint: &Checkpoint) -> Result<RestoredFrom> {
+async fn put_back(
+    berth: &Berth, provider: &dyn Provider, provider_ref: &str, checkpoint: &Checkpoint, claim: &Claimed,
+) -> std::result::Result<RestoredFrom, Unmade> {
+    let refused = |error: &ProviderError| Unmade::Failed(super::provider_failed(error));
+    let broken = |error: &crate::archive::ArchiveError| Unmade::Failed(archive_failed(error));
     let key = checkpoint.object_key.as_deref().unwrap_or_default();
     let limits = Limits::default();
-    let tar = berth.blobs.open_tar(key, &limits).await.map_err(|e| archive_failed(&e))?;
-    provider.write_tree(provider_ref, tar, WriteMode::Replace).await.map_err(|e| super::provider_failed(&e))?;
-    let read = provider.read_tree(provider_ref, &[]).await.map_err(|e| super::provider_failed(&e))?;
-    let found = crate::archive::measure::digest_stream(read.tar, limits).await.map_err(|e| archive_failed(&e))?;
+    let tar = berth.blobs.open_tar(key, &limits).await.map_err(|e| broken(&e))?;
+    berth.store.read().await?.prove_now(claim).await?;
+    provider.write_tree(provider_ref, tar, WriteMode::Replace).await.map_err(|e| refused(&e))?;
+    let read = provider.read_tree(provider_ref, &[]).await.map_err(|e| refused(&e))?;
+    let found = crate::archive::measure::digest_stream(read.tar, limits).await.map_err(|e| broken(&e))?;
     let saved = checkpoint.tree.as_ref().map(|t| t.digest.as_str());
     if saved != Some(found.digest.as_str()) {
-        return Err(integrity("workspace_fingerprint_mismatch", "The restored workspace is not what was saved; it was not used."));
+        let differs = integrity("workspace_fingerprint_mismatch", "The restored workspace is not what was saved; it was not used.");
+        return Err(Unmade::Failed(differs));
     }
     Ok(RestoredFrom {
         checkpoint_id: checkpoint.id,

@@ -63,14 +63,13 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
         let Some(instance) = instance else {
             return fail(berth, &row, claim, Error::new(Code::Internal, "The lease lost its instance.")).await;
         };
-        if now >= row.created_at.after(berth.settings.provision_deadline) {
-            let late = Error::new(Code::ProviderTimeout, "Making the sandbox ready took too long.");
-            return match instance.status {
-                InstanceStatus::Creating => unmake(berth, &row, claim, Leaving::Decided, late).await,
-                InstanceStatus::Starting => preserve(berth, &row, claim, late).await,
-                InstanceStatus::Draining => keep_unsaved(berth, &row, claim, None, &late).await,
-                _ => fail(berth, &row, claim, late).await,
-            };
+        let overdue_since = row.created_at.after(berth.settings.provision_deadline);
+        if now >= overdue_since && instance.status == InstanceStatus::Creating {
+            return unmake(berth, &row, claim, Leaving::Decided, overdue(instance.status)).await;
+        }
+        if now >= overdue_since {
+            // The instance is untouched: whatever was begun on it is an intent that the driver settles.
+            return fail(berth, &row, claim, overdue(instance.status)).await;
         }
         match instance.status {
             InstanceStatus::Draining => {
@@ -78,7 +77,7 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
                     return Ok(done);
                 }
             }
-            InstanceStatus::Creating => match make::make(berth, &instance, &row.plan).await {
+            InstanceStatus::Creating => match make::make(berth, &instance, &row.plan, claim).await {
                 Ok(ready) => {
                     super::crash_point("before_activation");
                     return activate(berth, &row, claim, Some(ready)).await;
@@ -94,7 +93,11 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
                         return Ok(done);
                     }
                 }
-                Err(resume::NotStarted::Failed(error)) => return preserve(berth, &row, claim, error).await,
+                Err(resume::NotStarted::Refused(error)) => return preserve(berth, &row, claim, Some(InstanceEvent::StartFailed), error).await,
+                Err(resume::NotStarted::Unknown(error)) => {
+                    let seen = resume::unstarted(look(berth, &instance).await);
+                    return preserve(berth, &row, claim, seen, error).await;
+                }
             },
             InstanceStatus::Running => {
                 if !instance.quiet {
@@ -138,8 +141,10 @@ async fn activate(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, ready: Opt
         if instance.provider_expires_at.is_none_or(|at| at < wanted) {
             drop(tx);
             let error = Error::new(Code::ProviderExpiryUnattested, "The provider attests no end as early as was required.");
-            let how = if ready.is_some() { Leaving::Decided } else { return preserve(berth, &lease, claim, error).await };
-            return unmake(berth, &lease, claim, how, error).await;
+            if ready.is_some() {
+                return unmake(berth, &lease, claim, Leaving::Decided, error).await;
+            }
+            return preserve(berth, &lease, claim, Some(InstanceEvent::Ready), error).await;
         }
     }
     let was = instance.status;
@@ -244,14 +249,20 @@ async fn fail(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Re
     Ok(Done::Settled)
 }
 
-/// A resume did not happen: the instance is preserved exactly, nothing is created.
-async fn preserve(berth: &Berth, lease: &Lease, claim: &Claimed, error: Error) -> Result<Done> {
+fn overdue(at: InstanceStatus) -> Error {
+    match at {
+        InstanceStatus::Starting => Error::new(Code::ResumeFailed, "Resuming the sandbox took too long; the instance is preserved."),
+        _ => Error::new(Code::ProviderTimeout, "Making the sandbox ready took too long; nothing was destroyed."),
+    }
+}
+
+/// A resume did not happen: the instance is preserved exactly, nothing is created. `became`: what is known to have become of it;
+/// what is not known is settled by a later look.
+async fn preserve(berth: &Berth, lease: &Lease, claim: &Claimed, became: Option<InstanceEvent>, error: Error) -> Result<Done> {
     let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
-    if let Some(mut instance) =
-        tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Starting)
-    {
-        instance.status = super::step(InstanceStatus::Starting.on(InstanceEvent::StartFailed))?;
-        tx.save_instance(&instance, InstanceStatus::Starting, now).await?;
+    let instance = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?;
+    if let (Some(mut instance), Some(event)) = (instance.filter(|i| i.status == InstanceStatus::Starting), became) {
+        resume::settle_unstarted(&mut tx, &mut instance, event, now).await?;
     }
     note_failure(&mut lease, &error, now);
     lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
@@ -364,7 +375,7 @@ async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: 
         }
         if dirty {
             if let Err(cause) = capture::automatic(berth, instance, &gate).await {
-                let kept = keep_unsaved(berth, lease, claim, Some(&gate), &cause).await?;
+                let kept = keep_unsaved(berth, lease, claim, &gate, &cause).await?;
                 held.settled();
                 return Ok(Some(kept));
             }
@@ -386,7 +397,7 @@ async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: 
 }
 
 /// Unsaved work could not be saved: nothing is destroyed, the box is held and the lease fails.
-async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: Option<&Claimed>, cause: &Error) -> Result<Done> {
+async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: &Claimed, cause: &Error) -> Result<Done> {
     let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
     if let Some(mut instance) =
         tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Draining)
@@ -406,9 +417,7 @@ async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: Optio
     lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
     tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
     tx.settle(claim).await?;
-    if let Some(gate) = gate {
-        tx.drop_claim(gate).await?;
-    }
+    tx.drop_claim(gate).await?;
     tx.commit().await?;
     berth.work.ring(lease.sandbox_id);
     Ok(Done::Settled)

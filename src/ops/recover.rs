@@ -116,7 +116,7 @@ fn spawn(berth: &Arc<Berth>, lease: Uuid, instance: Instance, plan: Plan, claim:
     let task = Arc::clone(berth);
     berth.work.spawn(async move {
         let held = task.work.hold(claim);
-        let done = match make::make(&task, &instance, &plan).await {
+        let done = match make::make(&task, &instance, &plan, &claim).await {
             Ok(ready) => restamp(&task, lease, &instance, &plan, ready, &claim).await,
             Err(Unmade::Superseded) => Err(transition("Somebody else has taken the recovery over.")),
             Err(Unmade::Refused(error)) => give_up(&task, &instance, Leaving::Refused, &claim).await.and(Err(error)),

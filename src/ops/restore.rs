@@ -130,7 +130,7 @@ async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, pa
     }
     let successor = write_successor(berth, intent, gate).await?;
     let plan = Plan { restore: Some(intent.checkpoint), fork: true, ..Plan::default() };
-    match make::make(berth, &successor, &plan).await {
+    match make::make(berth, &successor, &plan, gate).await {
         Ok(ready) => {
             super::crash_point("before_switch");
             let switched = switch(berth, intent, gate, &successor, ready).await;

@@ -9,13 +9,14 @@ use uuid::Uuid;
 use super::input::{Carried, Waiting};
 use super::view::{Answered, LeaseView};
 use super::{Berth, Caller, loss, make, provision};
+use crate::clock::Time;
 use crate::error::{Code, Error, Result};
 use crate::model::event::Actor;
 use crate::model::instance::{Event as InstanceEvent, Instance, Status as InstanceStatus};
 use crate::model::key::Scope;
 use crate::provider::{Kind, Observation, Presence};
 use crate::store::fence::transition;
-use crate::store::{ClaimKind, Claimed};
+use crate::store::{ClaimKind, Claimed, Tx};
 
 const ACTOR: Actor = Actor::System { task: "resumer" };
 
@@ -24,29 +25,31 @@ const ACTOR: Actor = Actor::System { task: "resumer" };
 pub enum NotStarted {
     /// The provider proved, under the row's binding, that the instance does not exist.
     Gone,
-    /// Anything else: the instance is preserved.
-    Failed(Error),
+    /// It surely was not started: the instance is stopped, as it was.
+    Refused(Error),
+    /// It may have been started: a look says whether, and the instance is preserved either way.
+    Unknown(Error),
 }
 
 /// Starts exactly this instance and raises its fence to the coming grant. Only transient failures are repeated: after 250 ms,
 /// doubling, at most 5 s apart, within the resume's bound.
 pub async fn start(berth: &Berth, instance: &Instance, grant_seq: i64) -> std::result::Result<(), NotStarted> {
-    let provider = berth.provider_of(instance).map_err(NotStarted::Failed)?;
+    let provider = berth.provider_of(instance).map_err(NotStarted::Refused)?;
     let (Some(binding), Some(provider_ref)) = (&instance.binding, &instance.provider_ref) else {
-        return Err(NotStarted::Failed(Error::new(Code::ResumeFailed, "The stopped instance has no recorded name at its provider.")));
+        return Err(NotStarted::Refused(Error::new(Code::ResumeFailed, "The stopped instance has no recorded name at its provider.")));
     };
     if !provider.traits().stop_resume {
-        return Err(NotStarted::Failed(Error::new(
-            Code::ResumeUnavailable,
-            "The provider no longer offers to resume; the instance is preserved.",
-        )));
+        return Err(NotStarted::Refused(Error::new(Code::ResumeUnavailable, "The provider no longer offers to resume; the instance is preserved.")));
     }
     let until = Instant::now() + berth.settings.resume_retry;
     let mut pause = Duration::from_millis(250);
+    let mut perhaps = false;
     loop {
-        let started = make::call(berth, provider.start(provider_ref)).await;
-        let started = match started {
-            Ok(()) => make::call(berth, provider.fence(provider_ref, grant_seq)).await,
+        let started = match make::call(berth, provider.start(provider_ref)).await {
+            Ok(()) => {
+                perhaps = true;
+                make::call(berth, provider.fence(provider_ref, grant_seq)).await
+            }
             refused => refused,
         };
         match started {
@@ -55,21 +58,19 @@ pub async fn start(berth: &Berth, instance: &Instance, grant_seq: i64) -> std::r
                 let seen = tokio::time::timeout(berth.settings.call_timeout, provider.observe(binding, provider_ref)).await;
                 return Err(match seen {
                     Ok(Observation::Absent | Observation::Present(Presence::Ended)) => NotStarted::Gone,
-                    _ => NotStarted::Failed(Error::new(Code::ResumeFailed, "The provider could not start the instance; it is preserved.")),
+                    _ => NotStarted::Unknown(Error::new(Code::ResumeFailed, "The provider could not start the instance; it is preserved.")),
                 });
             }
             Err(error) if error.kind.is_transient() && Instant::now() + pause < until => {
+                perhaps = true;
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(5));
             }
             Err(error) => {
-                return Err(NotStarted::Failed(
-                    Error::new(
-                        Code::ResumeFailed,
-                        "The provider could not start the instance; it is preserved, and nothing was made in its place.",
-                    )
-                    .fact("provider_error_kind", error.kind.as_str()),
-                ));
+                let told = Error::new(Code::ResumeFailed, "The provider could not start the instance; it is preserved, and nothing was made in its place.")
+                    .fact("provider_error_kind", error.kind.as_str());
+                let surely_not = !perhaps && matches!(error.kind, Kind::Refused | Kind::Invalid | Kind::Unsupported);
+                return Err(if surely_not { NotStarted::Refused(told) } else { NotStarted::Unknown(told) });
             }
         }
     }
@@ -147,26 +148,50 @@ pub(super) async fn settle_start(berth: &Berth, instance: &Instance, grant_seq: 
     if matches!(started, Err(NotStarted::Gone)) {
         loss::settle(berth, instance.id, "not_found").await?;
     }
+    let not_started = match &started {
+        Err(NotStarted::Unknown(_)) => unstarted(provision::look(berth, instance).await),
+        _ => Some(InstanceEvent::StartFailed),
+    };
     let mut tx = berth.store.begin().await?;
     tx.lock_sandbox(instance.sandbox_id).await?;
     let now = tx.now().await?;
     tx.settle(claim).await?;
     if let Some(mut row) = tx.instance_by_id(instance.id).await?.filter(|i| i.status == InstanceStatus::Starting) {
-        let event = if started.is_ok() { InstanceEvent::Ready } else { InstanceEvent::StartFailed };
-        row.status = super::step(InstanceStatus::Starting.on(event))?;
         if started.is_ok() {
+            row.status = super::step(InstanceStatus::Starting.on(InstanceEvent::Ready))?;
             (row.running_at, row.stopped_at, row.quiet, row.used_at) = (Some(now), None, true, now);
             super::succeed::tell(&mut tx, &row, "instance.resumed", serde_json::json!({}), &ACTOR, now).await?;
+            tx.save_instance(&row, InstanceStatus::Starting, now).await?;
+        } else if let Some(event) = not_started {
+            settle_unstarted(&mut tx, &mut row, event, now).await?;
         }
-        tx.save_instance(&row, InstanceStatus::Starting, now).await?;
     }
     tx.commit().await?;
     berth.work.ring(instance.sandbox_id);
     Ok(match started {
         Ok(()) => Ok(()),
         Err(NotStarted::Gone) => Err(crate::store::fence::instance_lost()),
-        Err(NotStarted::Failed(error)) => Err(error),
+        Err(NotStarted::Refused(error) | NotStarted::Unknown(error)) => Err(error),
     })
+}
+
+/// What became of an instance whose start did not succeed, by a look; `None`: nothing is known, and it stays an intent that the
+/// driver settles.
+pub(super) fn unstarted(seen: Observation) -> Option<InstanceEvent> {
+    match seen {
+        Observation::Present(Presence::Stopped) => Some(InstanceEvent::StartFailed),
+        Observation::Present(Presence::Running) => Some(InstanceEvent::Ready),
+        _ => None,
+    }
+}
+
+/// Writes down what became of a start that did not succeed. What runs all the same is not quiet, and drained when it is idle.
+pub(super) async fn settle_unstarted(tx: &mut Tx, row: &mut Instance, event: InstanceEvent, now: Time) -> Result<()> {
+    row.status = super::step(InstanceStatus::Starting.on(event))?;
+    if row.status == InstanceStatus::Running {
+        (row.running_at, row.stopped_at, row.quiet, row.used_at) = (Some(now), None, false, now);
+    }
+    Ok(tx.save_instance(row, InstanceStatus::Starting, now).await?)
 }
 
 /// What a look says about an instance whose row says otherwise: settled, or left for later.

@@ -140,6 +140,12 @@ impl Work {
         &self.stopping
     }
 
+    /// How many tracked tasks run, for tests that wait until nothing is under way.
+    #[cfg(feature = "testing")]
+    pub fn under_way(&self) -> usize {
+        self.tasks.len()
+    }
+
     /// Begins nothing new and waits, bounded, for what runs.
     pub async fn stop(&self, patience: Duration) -> bool {
         self.stopping.cancel();

@@ -86,6 +86,12 @@ impl Tx {
         if held == 1 { Ok(()) } else { Err(StoreError::ClaimLost) }
     }
 
+    /// Whether the claim is still ours at this moment, without locking it: for what cannot be in a transaction.
+    pub async fn prove_now(&mut self, claimed: &Claimed) -> Result<()> {
+        let held = self.claim_of(claimed.subject, claimed.kind).await?.is_some_and(|row| row.token == claimed.token);
+        if held { Ok(()) } else { Err(StoreError::ClaimLost) }
+    }
+
     /// Ends the claim; an error if it is no longer ours.
     pub async fn settle(&mut self, claimed: &Claimed) -> Result<()> {
         if self.drop_claim(claimed).await? { Ok(()) } else { Err(StoreError::ClaimLost) }

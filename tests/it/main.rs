@@ -3,7 +3,9 @@
 
 mod harness;
 
+mod counterexamples;
 mod exclusivity;
 mod house;
 mod lease_life;
 mod local;
+mod renew_and_expiry;

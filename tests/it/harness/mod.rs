@@ -10,19 +10,20 @@ use berth::archive::blob::Blobs;
 use berth::background;
 use berth::error::{Error, Result};
 use berth::model::checkpoint::Checkpoint;
-use berth::model::instance::Status as InstanceStatus;
+use berth::model::instance::{Instance, Status as InstanceStatus};
 use berth::model::key::{ApiKey, Scope};
 use berth::model::lease::{Access, OnSameHolder};
-use berth::ops::input::{Acquire, Capture, Carried, Exec, ReleaseRequest, Waiting};
+use berth::ops::input::{Acquire, Capture, Carried, Exec, NewEnvironment, ReleaseRequest, Renew, Waiting};
 use berth::ops::view::{Answered, ExecView, LeaseView, SandboxView};
 use berth::ops::{self, Berth, Caller, Credential, Settings};
 use berth::provider::Provider;
-use berth::provider::faults::Faults;
+use berth::provider::faults::{Faults, Verb};
 use berth::provider::memory::Memory;
 use berth::provider::registry::Registry;
 use berth::store::Store;
 use serde_json::json;
 use sqlx::{Connection, Executor};
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 /// Which database a test runs on.
@@ -77,6 +78,12 @@ impl World {
     }
 
     pub async fn with(db: Db, settings: Settings) -> Self {
+        let memory = Memory::new();
+        Self::over(db, settings, memory.clone(), Arc::new(memory)).await
+    }
+
+    /// On a provider of its own: `memory`, or something that wraps it.
+    pub async fn over(db: Db, settings: Settings, memory: Memory, provider: Arc<dyn Provider>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (url, drop_database) = match db {
             Db::Sqlite => (format!("sqlite:{}", dir.path().join("berth.db").display()), None),
@@ -85,8 +92,7 @@ impl World {
                 (url, Some((server, name)))
             }
         };
-        let memory = Memory::new();
-        let faults = Faults::new(Arc::new(memory.clone()));
+        let faults = Faults::new(provider);
         let berth = open(&url, dir.path(), &faults, settings).await;
         ops::boot::first_start(&berth, Some("a-bootstrap-key-of-the-tests-0123456789")).await.unwrap();
         let caller = admin(&berth).await;
@@ -114,15 +120,7 @@ impl World {
 
     /// Runs passes until nothing is due and nothing is under way.
     pub async fn settle(&self) {
-        for _ in 0..400 {
-            let driven = ops::drive::pass(&self.berth).await.unwrap();
-            let reaped = ops::reap::pass(&self.berth).await.unwrap();
-            if driven == ops::drive::DriveReport::default() && reaped == ops::reap::ReapReport::default() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("the world does not come to rest");
+        settle(&self.berth).await;
     }
 
     pub async fn acquire(&self, holder: &str, session: &str) -> Result<LeaseView> {
@@ -135,6 +133,42 @@ impl World {
 
     pub async fn exec(&self, lease: &LeaseView, argv: &[&str]) -> Result<ExecView> {
         ops::exec::run(&self.berth, &self.caller, lease.lease.id, command(lease.lease.generation, argv)).await.map(|(view, _)| view)
+    }
+
+    /// A command that runs while the test goes on.
+    pub fn running(&self, lease: &LeaseView, argv: &[&str]) -> JoinHandle<Result<ExecView>> {
+        let (berth, caller, id) = (self.berth.clone(), self.caller.clone(), lease.lease.id);
+        let input = command(lease.lease.generation, argv);
+        tokio::task::spawn(async move { ops::exec::run(&berth, &caller, id, input).await.map(|(view, _)| view) })
+    }
+
+    /// A command that runs, and has reached the provider.
+    pub async fn started(&self, lease: &LeaseView, argv: &[&str]) -> JoinHandle<Result<ExecView>> {
+        let before = self.memory.calls(Verb::Exec);
+        let running = self.running(lease, argv);
+        until("the command runs", async || self.memory.calls(Verb::Exec) > before).await;
+        running
+    }
+
+    /// Another environment of the provider, with everything the default but what the change says.
+    pub async fn environment(&self, name: &str, change: impl FnOnce(&mut NewEnvironment)) {
+        let mut input = NewEnvironment {
+            name: name.to_owned(),
+            provider: "memory".to_owned(),
+            config: json!({}),
+            policy: None,
+            ttl_seconds: None,
+            max_ttl_seconds: None,
+            idle_timeout_seconds: None,
+            on_idle: None,
+            retain_seconds: None,
+            checkpoint_policy: Default::default(),
+            workspace_path: None,
+            max_live_instances: None,
+            metadata: json!({}),
+        };
+        change(&mut input);
+        ops::environment::create(&self.berth, &self.caller, input).await.unwrap();
     }
 
     pub async fn put(&self, lease: &LeaseView, path: &str, content: &str) -> Result<()> {
@@ -163,11 +197,30 @@ impl World {
     }
 
     pub async fn release(&self, lease: &LeaseView) -> Result<LeaseView> {
-        ops::release::release(&self.berth, &self.caller, lease.lease.id, ReleaseRequest::default()).await.map(|(view, _)| view)
+        self.release_with(lease, ReleaseRequest::default()).await.map(|(view, _)| view)
+    }
+
+    pub async fn release_with(&self, lease: &LeaseView, input: ReleaseRequest) -> Result<(LeaseView, Answered)> {
+        ops::release::release(&self.berth, &self.caller, lease.lease.id, input).await
     }
 
     pub async fn delete(&self, lease: &LeaseView) -> Result<Answered> {
         ops::release::delete(&self.berth, &self.caller, lease.lease.id, false).await.map(|(_, answered)| answered)
+    }
+
+    pub async fn renew(&self, lease: &LeaseView, ttl_seconds: i64) -> Result<LeaseView> {
+        ops::renew::renew(&self.berth, &self.caller, lease.lease.id, Renew { ttl_seconds: Some(ttl_seconds), exact: false }).await
+    }
+
+    /// Every checkpoint of the lease's sandbox, newest first.
+    pub async fn checkpoints(&self, lease: &LeaseView) -> Vec<Checkpoint> {
+        let query = ops::input::ListQuery { limit: 100, ..Default::default() };
+        ops::checkpoint::list(&self.berth, &self.caller, lease.lease.sandbox_id, query).await.unwrap().items
+    }
+
+    /// The row of an instance.
+    pub async fn row(&self, id: Uuid) -> Instance {
+        self.berth.store.read().await.unwrap().instance_by_id(id).await.unwrap().expect("a row of the ledger")
     }
 
     pub async fn lease(&self, lease: &LeaseView) -> LeaseView {
@@ -184,7 +237,7 @@ impl World {
     }
 
     /// Every row of the ledger.
-    pub async fn ledger(&self) -> Vec<berth::model::instance::Instance> {
+    pub async fn ledger(&self) -> Vec<Instance> {
         let query = ops::input::ListQuery { limit: 100, ..Default::default() };
         ops::instance::list(&self.berth, &self.caller, query).await.unwrap().items
     }
@@ -198,6 +251,28 @@ impl World {
         live.sort();
         assert_eq!(inventory, live, "inventory and ledger differ");
         assert!(ledger.iter().all(|i| i.status != InstanceStatus::PendingCleanup), "a teardown is left");
+    }
+}
+
+/// Runs a server's passes until nothing is due and nothing is under way.
+pub async fn settle(berth: &Arc<Berth>) {
+    for _ in 0..400 {
+        let driven = ops::drive::pass(berth).await.unwrap();
+        let reaped = ops::reap::pass(berth).await.unwrap();
+        if driven == ops::drive::DriveReport::default() && reaped == ops::reap::ReapReport::default() && berth.work.under_way() == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the world does not come to rest");
+}
+
+/// Looks again and again, for eight seconds at most, until it is so.
+pub async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let patience = tokio::time::Instant::now() + Duration::from_secs(8);
+    while !so().await {
+        assert!(tokio::time::Instant::now() < patience, "in vain: until {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
