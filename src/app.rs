@@ -208,4 +208,23 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_to_string(path).unwrap(), "berth_sk_x\n");
     }
+
+    #[tokio::test]
+    async fn a_stop_lets_requests_finish() {
+        let stop = CancellationToken::new();
+        let asked = stop.clone();
+        let slow = move || async move {
+            asked.cancel();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            "finished"
+        };
+        let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let url = format!("http://{}/slow", listener.local_addr().unwrap());
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let routes = Router::new().route("/slow", axum::routing::get(slow));
+        let (served, got) = tokio::join!(answer(listener, routes, stop), client.get(url).send());
+        served.unwrap();
+        assert_eq!(got.unwrap().text().await.unwrap(), "finished");
+    }
 }

@@ -50,7 +50,7 @@ pub fn start(filter: &str, format: LogFormat) -> Result<(), String> {
     };
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // An error here means that something logs already; its choice stands.
-    let _ = if pretty { logs.try_init() } else { logs.json().flatten_event(true).try_init() };
+    let _ = if pretty { logs.try_init() } else { logs.json().flatten_event(true).with_span_list(false).try_init() };
     std::panic::set_hook(Box::new(|panic| {
         // Where, and never what: a panic's text may hold a caller's content.
         let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();

@@ -122,8 +122,10 @@ async fn get(
 /// Attach a checkpoint
 ///
 /// Makes it the current one. Already current is fine; one that was current before needs `move_back: true`.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/checkpoints/{checkpoint_id}/attach", operation_id = "checkpoint_attach", tag = "checkpoints",
-    params(("id" = uuid::Uuid, Path, description = "The sandbox."), ("checkpoint_id" = uuid::Uuid, Path, description = "The checkpoint."), Fence),
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/checkpoints/{checkpoint_id}/attach", operation_id = "checkpoint_attach",
+    tag = "checkpoints",
+    params(("id" = uuid::Uuid, Path, description = "The sandbox."), ("checkpoint_id" = uuid::Uuid, Path, description = "The checkpoint."),
+        Fence),
     request_body = CheckpointAttach,
     responses((status = 200, description = "The checkpoint, current now.", body = Checkpoint)),
     extensions(("x-error-codes" = json!([

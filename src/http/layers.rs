@@ -45,12 +45,13 @@ pub async fn observe(mut request: Request, next: Next) -> Response {
     let mut response = next.run(request).instrument(span.clone()).await;
 
     let (status, took) = (response.status().as_u16(), started.elapsed());
+    let code = response.extensions().get::<Code>().map(|code| code.as_str());
     span.in_scope(|| {
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         match (route.as_str(), status) {
-            ("/healthz" | "/readyz" | "/metrics", ..500) => tracing::debug!(status, duration_ms, "answered"),
-            (_, 500) => tracing::error!(status, duration_ms, "answered"),
-            _ => tracing::info!(status, duration_ms, "answered"),
+            ("/healthz" | "/readyz" | "/metrics", ..500) => tracing::debug!(status, code, duration_ms, "answered"),
+            (_, 500) => tracing::error!(status, code, duration_ms, "answered"),
+            _ => tracing::info!(status, code, duration_ms, "answered"),
         }
     });
     telemetry::count_request(method, &route, status, took);

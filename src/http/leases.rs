@@ -262,7 +262,8 @@ async fn resume(
 ///
 /// Why it lives, what would end it, when, and what holds that back.
 #[utoipa::path(get, path = "/v1/leases/{id}/explain", operation_id = "lease_explain", tag = "leases",
-    params(("id" = Uuid, Path, description = "The lease.")), responses((status = 200, description = "The explanation.", body = Explanation)))]
+    params(("id" = Uuid, Path, description = "The lease.")),
+    responses((status = 200, description = "The explanation.", body = Explanation)))]
 async fn explain(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id) -> Answer<Json<Explanation>> {
     Ok(Json(ops::explain::lease(&berth, &caller, id).await?.into()))
 }

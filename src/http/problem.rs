@@ -88,7 +88,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Writes the body and headers of every problem that passes, where the request's path and id are known.
+/// Writes the body and headers of every problem that passes, where the request's path and id are known; leaves its code for the log.
 pub async fn render(request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let id = request.extensions().get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
@@ -97,6 +97,7 @@ pub async fn render(request: Request, next: Next) -> Response {
     let entry = entry(problem.0.code);
     *response.body_mut() = Body::from(problem.body(&path, &id).to_string());
     let headers = response.headers_mut();
+    // The length was set for the empty body that stood in for this one.
     headers.remove(CONTENT_LENGTH);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
     if entry.status == 401 {
@@ -105,6 +106,7 @@ pub async fn render(request: Request, next: Next) -> Response {
     if let Some(wait) = problem.wait(&entry) {
         headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(wait)));
     }
+    response.extensions_mut().insert(problem.0.code);
     response
 }
 

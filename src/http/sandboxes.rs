@@ -80,7 +80,8 @@ async fn list(
 ///
 /// With its instance, its current checkpoint and its live leases.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}", operation_id = "sandbox_get", tag = "sandboxes",
-    params(("id" = uuid::Uuid, Path, description = "The sandbox.")), responses((status = 200, description = "The sandbox.", body = Sandbox)))]
+    params(("id" = uuid::Uuid, Path, description = "The sandbox.")),
+    responses((status = 200, description = "The sandbox.", body = Sandbox)))]
 async fn get(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id) -> Answer<Json<Sandbox>> {
     Ok(Json(Sandbox::of(&ops::sandbox::get(&berth, &caller, id).await?)))
 }

@@ -1,10 +1,18 @@
 //! The wire from outside: requests in, answers out, with the verbs as they are.
 
+use std::future::{IntoFuture, pending};
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use axum::routing::get;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tower::ServiceExt;
 
 use super::{Http, router, service, with_layers};
@@ -238,4 +246,62 @@ async fn the_service_says_how_it_is() {
     assert_eq!(ask("GET", "/readyz", &[], "").await.json(), json!({ "status": "ready" }));
     let who = ask("GET", "/v1/whoami", &[], "").await.json();
     assert_eq!(who["credential"], "api_key");
+}
+
+/// Collects what would be logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_log_names_the_template_and_holds_nothing_of_the_caller() {
+    let log = Log::default();
+    let writer = log.clone();
+    // For the whole process: a subscriber of one thread misses what other tests' threads have marked as unheard.
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone()).finish();
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let headers = [("content-type", "application/json"), ("x-request-id", "known-id"), ("x-canary", "canary")];
+    ask("POST", &format!("{LEASE}/exec?canary=canary"), &headers, r#"{"script": "canary", "canary": 1}"#).await;
+    ask("GET", "/canary", &[], "").await;
+    let told = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(told.contains("/v1/leases/{id}/exec") && told.contains("known-id") && told.contains("invalid_request"), "{told}");
+    assert!(!told.contains("canary") && !told.contains(KEY) && !told.contains("0199c5c8"), "{told}");
+}
+
+#[tokio::test]
+async fn a_handler_is_dropped_when_its_client_leaves() {
+    let (held, dropped) = oneshot::channel::<()>();
+    let (started, running) = oneshot::channel::<()>();
+    let once = Arc::new(Mutex::new(Some((held, started))));
+    let waits = move || async move {
+        let (held, started) = once.lock().unwrap().take().unwrap();
+        started.send(()).unwrap();
+        pending::<()>().await;
+        drop(held);
+    };
+    let state = Http { berth: berth().await, last_look: service::LastLook::default() };
+    let routes = with_layers(Router::new().route("/wait", get(waits))).with_state(state);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        running.await.unwrap();
+        drop(stream);
+        dropped.await
+    };
+    tokio::select! {
+        served = axum::serve(listener, routes).into_future() => panic!("the server ended: {served:?}"),
+        held = tokio::time::timeout(Duration::from_secs(20), client) => assert!(held.expect("the handler lived on").is_err()),
+    }
 }
