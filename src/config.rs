@@ -58,13 +58,13 @@ pub struct Settings {
     /// Where data is kept [default: ./data]
     #[arg(long, env = "BERTH_DATA_DIR", value_name = "DIRECTORY")]
     pub data_dir: Option<PathBuf>,
-    /// `sqlite:PATH` or `postgres://…` [default: sqlite:DATA_DIR/berth.db]
+    /// `sqlite:PATH` or `postgres://…` [default: `sqlite:DATA_DIR/berth.db`]
     #[arg(long, env = "BERTH_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub database_url: Option<Hidden>,
     /// Most connections to the database [default: 10]
     #[arg(long, env = "BERTH_DATABASE_MAX_CONNECTIONS", value_name = "COUNT")]
     pub database_max_connections: Option<u32>,
-    /// Where archives are kept [default: file:DATA_DIR/archives]
+    /// Where archives are kept [default: <file:DATA_DIR/archives>]
     #[arg(long, env = "BERTH_ARCHIVE_URL", value_name = "URL", hide_env_values = true)]
     pub archive_url: Option<Hidden>,
     /// The first key of an empty database, 32 to 255 visible ASCII characters [default: one is made and shown]

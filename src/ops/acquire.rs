@@ -125,10 +125,10 @@ impl Story<'_> {
         if self.input.access == Access::ReadOnly {
             return self.join_as_reader(tx, instance).await;
         }
-        if let Some(writer) = live.iter().find(|l| l.is_writer()) {
-            if let Some(obstacle) = self.pass_writer(tx, writer, instance.as_ref()).await? {
-                return Ok(obstacle);
-            }
+        if let Some(writer) = live.iter().find(|l| l.is_writer())
+            && let Some(obstacle) = self.pass_writer(tx, writer, instance.as_ref()).await?
+        {
+            return Ok(obstacle);
         }
         let readers = live.iter().any(|l| !l.is_writer() && !l.has_expired(self.now));
         if let Err(closed) = tx.pass_gate(self.sandbox.id, self.now).await {

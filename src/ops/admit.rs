@@ -10,7 +10,7 @@ use super::{Berth, Caller, resume};
 use crate::error::{Code, Error, Result};
 use crate::model::instance::{Instance, Status as InstanceStatus};
 use crate::model::lease::Lease;
-use crate::model::operation::{Kind, Operation, Status};
+use crate::model::operation::{Kind, Operation, Output, Status};
 use crate::store::fence::{check_epoch, check_live, instance_lost, transition};
 use crate::store::operation::Settlement;
 use crate::store::{Carried, ClaimKind, Claimed};
@@ -72,13 +72,11 @@ pub async fn admit(
 pub async fn settle(berth: &Berth, admitted: &Admitted, settlement: &Settlement, lingering: bool) -> Result<bool> {
     let mut tx = berth.store.begin().await?;
     let operation = &admitted.operation;
-    if lingering {
-        if let Some(mut sandbox) = tx.lock_sandbox(operation.sandbox_id).await? {
-            let now = tx.now().await?;
-            if sandbox.instance_id == Some(operation.instance_id) {
-                sandbox.process_open = true;
-                tx.save_sandbox(&sandbox, now).await?;
-            }
+    if lingering && let Some(mut sandbox) = tx.lock_sandbox(operation.sandbox_id).await? {
+        let now = tx.now().await?;
+        if sandbox.instance_id == Some(operation.instance_id) {
+            sandbox.process_open = true;
+            tx.save_sandbox(&sandbox, now).await?;
         }
     }
     let now = tx.now().await?;
@@ -91,7 +89,7 @@ pub async fn settle(berth: &Berth, admitted: &Admitted, settlement: &Settlement,
 
 /// A settlement with no output.
 pub fn plain(status: Status, exit_code: Option<i64>) -> Settlement {
-    Settlement { status, exit_code, signal: None, process_tree_killed: false, stdout: Default::default(), stderr: Default::default() }
+    Settlement { status, exit_code, signal: None, process_tree_killed: false, stdout: Output::default(), stderr: Output::default() }
 }
 
 /// A read under a lease: it is active, and its instance runs, or is started for a writer.

@@ -36,12 +36,12 @@ pub async fn first_start(berth: &Berth, bootstrap_key: Option<&str>) -> Result<O
         created_at: now,
     };
     tx.insert_key(&key, &key::hash(secret)).await?;
-    if let Some(provider) = berth.providers.all().next() {
-        if tx.environment_named(organization.id, "default").await?.is_none() {
-            let mut environment = defaults(organization.id, "default", provider.traits().kind);
-            environment.created_at = now;
-            tx.insert_environment(&environment).await?;
-        }
+    if let Some(provider) = berth.providers.all().next()
+        && tx.environment_named(organization.id, "default").await?.is_none()
+    {
+        let mut environment = defaults(organization.id, "default", provider.traits().kind);
+        environment.created_at = now;
+        tx.insert_environment(&environment).await?;
     }
     tx.commit().await?;
     Ok(generated)

@@ -39,13 +39,12 @@ pub async fn identify(berth: &Berth, bearer: &str) -> Result<Caller> {
     }
     let hash = key::hash(bearer);
     let unknown = || Error::new(Code::Unauthorized, "This API key is unknown, revoked or expired.");
-    let key = match berth.keys.get(&hash).await {
-        Some(key) => key,
-        None => {
-            let key = berth.store.read().await?.key_by_hash(&hash).await?.ok_or_else(unknown)?;
-            berth.keys.insert(hash, key.clone()).await;
-            key
-        }
+    let key = if let Some(key) = berth.keys.get(&hash).await {
+        key
+    } else {
+        let key = berth.store.read().await?.key_by_hash(&hash).await?.ok_or_else(unknown)?;
+        berth.keys.insert(hash, key.clone()).await;
+        key
     };
     Ok(Caller { organization: key.organization_id, credential: Credential::Key(key) })
 }

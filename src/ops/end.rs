@@ -198,13 +198,14 @@ async fn carry_out(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Resul
     let Some(sandbox) = tx.sandbox(instance.organization_id, ending.sandbox).await? else { return Ok(()) };
     drop(tx);
     let processes_go_on = release.disposition == Disposition::KeepRunning && !release.cancel_active_work;
-    if !instance.quiet && !processes_go_on {
-        if let Err(error) = silence(berth, &instance, sandbox.grant_seq).await {
-            if loss::investigate(berth, &instance).await? == loss::Found::Lost {
-                return Ok(());
-            }
-            return if release.unattended { Err(error) } else { undo(berth, ending, gate, error).await };
+    if !instance.quiet
+        && !processes_go_on
+        && let Err(error) = silence(berth, &instance, sandbox.grant_seq).await
+    {
+        if loss::investigate(berth, &instance).await? == loss::Found::Lost {
+            return Ok(());
         }
+        return if release.unattended { Err(error) } else { undo(berth, ending, gate, error).await };
     }
     let dirty = sandbox.is_dirty(Some(&instance));
     let wanted = match release.save {
@@ -212,14 +213,12 @@ async fn carry_out(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Resul
         Save::Auto => dirty && !release.discard,
         Save::PortableWorkspace | Save::ProviderNative => true,
     };
-    if wanted {
-        if let Err(cause) = capture::automatic(berth, &instance, gate).await {
-            if loss::investigate(berth, &instance).await? == loss::Found::Lost {
-                return Ok(());
-            }
-            if !release.discard && !sandbox.is_anonymous() {
-                return unsaved(berth, ending, gate, cause).await;
-            }
+    if wanted && let Err(cause) = capture::automatic(berth, &instance, gate).await {
+        if loss::investigate(berth, &instance).await? == loss::Found::Lost {
+            return Ok(());
+        }
+        if !release.discard && !sandbox.is_anonymous() {
+            return unsaved(berth, ending, gate, cause).await;
         }
     }
     super::crash_point("before_rest");

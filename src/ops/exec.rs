@@ -47,9 +47,8 @@ pub async fn run(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Exec) 
             },
             None => receiver.await,
         };
-        match came.unwrap_or_else(|_| Err(Error::new(Code::OperationUnknown, "The command's task was lost; it may have run.")))? {
-            true => return Ok((view(berth, caller, lease, id, input.base64).await?, Answered::Existing)),
-            false => {}
+        if came.unwrap_or_else(|_| Err(Error::new(Code::OperationUnknown, "The command's task was lost; it may have run.")))? {
+            return Ok((view(berth, caller, lease, id, input.base64).await?, Answered::Existing));
         }
     }
 }

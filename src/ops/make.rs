@@ -89,7 +89,11 @@ pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan, claim: &
 
 /// Asks the provider for the object of this row's tag, and commits its ref before anything else is thought about.
 async fn create(
-    berth: &Berth, provider: &dyn Provider, instance: &Instance, spec: &Spec, claim: &Claimed,
+    berth: &Berth,
+    provider: &dyn Provider,
+    instance: &Instance,
+    spec: &Spec,
+    claim: &Claimed,
 ) -> std::result::Result<String, Unmade> {
     let tag = tag_of(berth, instance);
     let mut pause = Duration::from_millis(250);
@@ -119,7 +123,12 @@ async fn create(
 }
 
 async fn ensure_once(
-    berth: &Berth, provider: &dyn Provider, instance: &Instance, spec: &Spec, tag: &OwnerTag, claim: &Claimed,
+    berth: &Berth,
+    provider: &dyn Provider,
+    instance: &Instance,
+    spec: &Spec,
+    tag: &OwnerTag,
+    claim: &Claimed,
 ) -> std::result::Result<crate::provider::Result<Made>, Unmade> {
     let binding = match call(berth, provider.binding()).await {
         Ok(binding) => binding,
@@ -267,7 +276,11 @@ async fn usable(berth: &Berth, checkpoint: &Checkpoint) -> Result<()> {
 
 /// Unpacks a portable archive into a made instance and proves that what is there now is what was saved.
 async fn put_back(
-    berth: &Berth, provider: &dyn Provider, provider_ref: &str, checkpoint: &Checkpoint, claim: &Claimed,
+    berth: &Berth,
+    provider: &dyn Provider,
+    provider_ref: &str,
+    checkpoint: &Checkpoint,
+    claim: &Claimed,
 ) -> std::result::Result<RestoredFrom, Unmade> {
     let refused = |error: &ProviderError| Unmade::Failed(super::provider_failed(error));
     let broken = |error: &crate::archive::ArchiveError| Unmade::Failed(archive_failed(error));

@@ -37,6 +37,8 @@ pub mod rollback;
 pub mod sandbox;
 pub mod succeed;
 pub mod terminate;
+#[cfg(test)]
+pub mod testing;
 pub mod upload;
 pub mod view;
 pub mod work;
@@ -107,6 +109,9 @@ pub struct Berth {
     pub work: Work,
     /// API keys seen in the last seconds.
     pub(crate) keys: moka::future::Cache<String, crate::model::key::ApiKey>,
+    /// The directory of a test's server, gone with it.
+    #[cfg(test)]
+    pub(crate) scratch: std::sync::OnceLock<tempfile::TempDir>,
 }
 
 impl Berth {
@@ -119,7 +124,17 @@ impl Berth {
             tx.commit().await?;
         }
         let keys = moka::future::Cache::builder().max_capacity(10_000).time_to_live(Duration::from_secs(3)).build();
-        Ok(Arc::new(Self { store, providers, blobs, settings, deployment, work: Work::default(), keys }))
+        Ok(Arc::new(Self {
+            store,
+            providers,
+            blobs,
+            settings,
+            deployment,
+            work: Work::default(),
+            keys,
+            #[cfg(test)]
+            scratch: std::sync::OnceLock::new(),
+        }))
     }
 
     /// The provider an instance was made by, by what its row recorded.

@@ -93,7 +93,9 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
                         return Ok(done);
                     }
                 }
-                Err(resume::NotStarted::Refused(error)) => return preserve(berth, &row, claim, Some(InstanceEvent::StartFailed), error).await,
+                Err(resume::NotStarted::Refused(error)) => {
+                    return preserve(berth, &row, claim, Some(InstanceEvent::StartFailed), error).await;
+                }
                 Err(resume::NotStarted::Unknown(error)) => {
                     let seen = resume::unstarted(look(berth, &instance).await);
                     return preserve(berth, &row, claim, seen, error).await;
@@ -373,12 +375,10 @@ async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: 
         if !instance.quiet {
             end::silence(berth, instance, lease.grant_seq).await?;
         }
-        if dirty {
-            if let Err(cause) = capture::automatic(berth, instance, &gate).await {
-                let kept = keep_unsaved(berth, lease, claim, &gate, &cause).await?;
-                held.settled();
-                return Ok(Some(kept));
-            }
+        if dirty && let Err(cause) = capture::automatic(berth, instance, &gate).await {
+            let kept = keep_unsaved(berth, lease, claim, &gate, &cause).await?;
+            held.settled();
+            return Ok(Some(kept));
         }
     }
     let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Some(Done::NothingLeft)) };

@@ -39,7 +39,10 @@ pub async fn start(berth: &Berth, instance: &Instance, grant_seq: i64) -> std::r
         return Err(NotStarted::Refused(Error::new(Code::ResumeFailed, "The stopped instance has no recorded name at its provider.")));
     };
     if !provider.traits().stop_resume {
-        return Err(NotStarted::Refused(Error::new(Code::ResumeUnavailable, "The provider no longer offers to resume; the instance is preserved.")));
+        return Err(NotStarted::Refused(Error::new(
+            Code::ResumeUnavailable,
+            "The provider no longer offers to resume; the instance is preserved.",
+        )));
     }
     let until = Instant::now() + berth.settings.resume_retry;
     let mut pause = Duration::from_millis(250);
@@ -67,8 +70,11 @@ pub async fn start(berth: &Berth, instance: &Instance, grant_seq: i64) -> std::r
                 pause = (pause * 2).min(Duration::from_secs(5));
             }
             Err(error) => {
-                let told = Error::new(Code::ResumeFailed, "The provider could not start the instance; it is preserved, and nothing was made in its place.")
-                    .fact("provider_error_kind", error.kind.as_str());
+                let told = Error::new(
+                    Code::ResumeFailed,
+                    "The provider could not start the instance; it is preserved, and nothing was made in its place.",
+                )
+                .fact("provider_error_kind", error.kind.as_str());
                 let surely_not = !perhaps && matches!(error.kind, Kind::Refused | Kind::Invalid | Kind::Unsupported);
                 return Err(if surely_not { NotStarted::Refused(told) } else { NotStarted::Unknown(told) });
             }

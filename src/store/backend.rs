@@ -58,7 +58,6 @@ pub struct Tx {
     offset: Offset,
 }
 
-#[expect(clippy::large_enum_variant, reason = "one lives on a stack at a time")]
 pub(super) enum Inner {
     Sqlite(SqliteTx),
     Postgres(PostgresTx),

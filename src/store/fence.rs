@@ -32,8 +32,12 @@ pub struct Fenced {
     pub instance: Instance,
     /// The database's time, read under the lock.
     pub now: Time,
-    _proof: (),
+    _proof: Proof,
 }
+
+/// Made nowhere else.
+#[derive(Debug)]
+struct Proof;
 
 /// A lease with its sandbox locked: what renew, release and the like decide on.
 #[derive(Debug)]
@@ -83,7 +87,7 @@ impl Tx {
         if lease.release.is_some() {
             return Err(transition("This lease is being released."));
         }
-        Ok(Fenced { sandbox, lease, instance, now, _proof: () })
+        Ok(Fenced { sandbox, lease, instance, now, _proof: Proof })
     }
 
     /// Refuses while a capture, a drain or a rotation holds the sandbox's gate; a lapsed gate is taken away from its former owner.

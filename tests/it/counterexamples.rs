@@ -203,8 +203,13 @@ async fn h9(db: Db) {
     let memory = Memory::new();
     let nature = Faults::new(Arc::new(memory.clone()));
     let world = World::over(db, quick(), memory.clone(), Arc::new(nature.clone())).await;
-    let elsewhere =
-        OwnerTag { deployment: world.berth.deployment.id, organization: world.caller.organization, sandbox: Uuid::nil(), instance: Uuid::nil(), generation: 1 };
+    let elsewhere = OwnerTag {
+        deployment: world.berth.deployment.id,
+        organization: world.caller.organization,
+        sandbox: Uuid::nil(),
+        instance: Uuid::nil(),
+        generation: 1,
+    };
     let first = memory.ensure(&Spec { config: json!({}), workspace_path: None }, &elsewhere).await.unwrap().provider_ref;
     nature.next(Verb::Ensure, Fault::Lie(Lie::Ref(first.clone())));
     let mut stuck = world.faults.hang_after(Verb::Ensure);

@@ -140,18 +140,13 @@ fn both_databases_have_one_schema() {
 async fn several_processes_may_migrate_at_once() {
     let world = World::new(Db::Postgres).await;
     let (url, _server, _name) = crate::harness::fresh_postgres().await;
-    let tasks: Vec<_> = (0..6)
-        .map(|_| {
-            let url = url.clone();
-            tokio::task::spawn(async move {
-                let store = berth::store::Store::connect(&url, 2).await.unwrap();
-                store.migrate().await.unwrap();
-                store.pending_migrations().await.unwrap()
-            })
-        })
-        .collect();
-    for task in tasks {
-        assert!(task.await.unwrap().is_empty());
+    let migrate = |_| async {
+        let store = berth::store::Store::connect(&url, 2).await.unwrap();
+        store.migrate().await.unwrap();
+        store.pending_migrations().await.unwrap()
+    };
+    for pending in futures_util::future::join_all((0..6).map(migrate)).await {
+        assert!(pending.is_empty());
     }
     drop(world);
 }

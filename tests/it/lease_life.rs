@@ -108,7 +108,7 @@ both! {
         assert_eq!(world.sandbox(&lease).await.sandbox.workspace_seq, before);
         assert_eq!(code(world.get(&lease, "f").await), Code::FileNotFound);
         let mut none = command(1, &["true"]);
-        none.carried = Default::default();
+        none.carried = ops::input::Carried::default();
         assert_eq!(ops::exec::run(&world.berth, &world.caller, lease.lease.id, none).await.unwrap_err().code, Code::GenerationRequired);
     }
 

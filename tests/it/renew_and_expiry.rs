@@ -188,7 +188,12 @@ async fn a_renew_that_waited_on_the_lock_past_the_expiry_and_its_claim_is_not_gr
         "ends_as": "expired", "disposition": "stop_and_retain", "save": "auto", "discard": false,
         "cancel_active_work": true, "unattended": true, "evidence": false
     });
-    sqlx::query("UPDATE lease SET release = $2 WHERE id = $1").bind(lease.lease.id).bind(sqlx::types::Json(release)).execute(&mut lock).await.unwrap();
+    sqlx::query("UPDATE lease SET release = $2 WHERE id = $1")
+        .bind(lease.lease.id)
+        .bind(sqlx::types::Json(release))
+        .execute(&mut lock)
+        .await
+        .unwrap();
     sqlx::query("UPDATE instance SET status = 'draining' WHERE id = $1").bind(lease.lease.instance_id).execute(&mut lock).await.unwrap();
     lock.execute("COMMIT").await.unwrap();
     assert_eq!(code(renew.await.unwrap()), Code::TransitionInProgress);
@@ -215,10 +220,11 @@ async fn an_exec_that_waited_on_the_lock_past_the_expiry_is_not_admitted_postgre
 async fn waits_for_a_lock(world: &World, waiters: i64) {
     let mut look = sqlx::PgConnection::connect(&world.url).await.unwrap();
     until("somebody waits for the lock", async || {
-        let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
-            .fetch_one(&mut look)
-            .await
-            .unwrap();
+        let waiting: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+                .fetch_one(&mut look)
+                .await
+                .unwrap();
         waiting >= waiters
     })
     .await;

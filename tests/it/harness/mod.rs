@@ -10,6 +10,7 @@ use berth::archive::blob::Blobs;
 use berth::background;
 use berth::error::{Error, Result};
 use berth::model::checkpoint::Checkpoint;
+use berth::model::environment::CheckpointPolicy;
 use berth::model::instance::{Instance, Status as InstanceStatus};
 use berth::model::key::{ApiKey, Scope};
 use berth::model::lease::{Access, OnSameHolder};
@@ -162,7 +163,7 @@ impl World {
             idle_timeout_seconds: None,
             on_idle: None,
             retain_seconds: None,
-            checkpoint_policy: Default::default(),
+            checkpoint_policy: CheckpointPolicy::default(),
             workspace_path: None,
             max_live_instances: None,
             metadata: json!({}),
