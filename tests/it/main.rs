@@ -6,5 +6,6 @@ mod harness;
 mod counterexamples;
 mod exclusivity;
 mod lease_life;
+mod release;
 mod renew_and_expiry;
 mod resume_and_provision;
