@@ -62,10 +62,11 @@ pub(super) async fn call<T>(berth: &Berth, work: impl Future<Output = crate::pro
 /// the claim over finishes the row, and its holder may be writing already: before anything is put into the workspace the claim is
 /// proven again.
 pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan, claim: &Claimed) -> std::result::Result<Ready, Unmade> {
-    let provider = berth.provider_of(instance).map_err(Unmade::Refused)?;
-    let selected = select(berth, instance, plan).await.map_err(|e| {
-        if instance.provider_ref.is_none() && instance.create_called_at.is_none() { Unmade::Refused(e) } else { Unmade::Failed(e) }
-    })?;
+    // Only before the first create call is it sure that nothing was made.
+    let asked = instance.provider_ref.is_some() || instance.create_called_at.is_some();
+    let unmade = |error| if asked { Unmade::Failed(error) } else { Unmade::Refused(error) };
+    let provider = berth.provider_of(instance).map_err(unmade)?;
+    let selected = select(berth, instance, plan).await.map_err(unmade)?;
     let spec = Spec { config: instance.config.0.clone(), workspace_path: instance.configured_path.clone() };
     let provider_ref = match &instance.provider_ref {
         Some(provider_ref) => provider_ref.clone(),
@@ -96,26 +97,34 @@ async fn create(
     claim: &Claimed,
 ) -> std::result::Result<String, Unmade> {
     let tag = tag_of(berth, instance);
+    let by_tag = provider.traits().lookup == crate::provider::Lookup::ByTag;
     let mut pause = Duration::from_millis(250);
+    // Whether some call may have made the object already; from then on no refusal proves that there is none.
+    let mut perhaps = instance.create_called_at.is_some();
+    if perhaps && !by_tag {
+        let lost = Error::new(
+            Code::ProviderTimeout,
+            "Whether the sandbox was made cannot be found out at this provider, and making it is not repeated.",
+        );
+        return Err(Unmade::Failed(lost));
+    }
     for attempt in 0.. {
-        let made = ensure_once(berth, provider, instance, spec, &tag, claim).await?;
+        let made = ensure_once(berth, provider, instance, spec, &tag, claim, perhaps).await?;
         match made {
             Ok(made) => {
                 keep_ref(berth, instance, &made).await?;
                 return Ok(made.provider_ref);
             }
             Err(error) => {
-                let repeatable = provider.traits().lookup == crate::provider::Lookup::ByTag && error.kind.is_transient();
-                if attempt < 2 && repeatable {
+                let surely_not = !perhaps && matches!(error.kind, Kind::Refused | Kind::Invalid | Kind::Unsupported);
+                if attempt < 2 && by_tag && error.kind.is_transient() {
+                    perhaps = true;
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                     continue;
                 }
                 let told = super::provider_failed(&error);
-                return Err(match error.kind {
-                    Kind::Refused | Kind::Invalid | Kind::Unsupported if attempt == 0 => Unmade::Refused(told),
-                    _ => Unmade::Failed(told),
-                });
+                return Err(if surely_not { Unmade::Refused(told) } else { Unmade::Failed(told) });
             }
         }
     }
@@ -129,11 +138,12 @@ async fn ensure_once(
     spec: &Spec,
     tag: &OwnerTag,
     claim: &Claimed,
+    perhaps: bool,
 ) -> std::result::Result<crate::provider::Result<Made>, Unmade> {
     let binding = match call(berth, provider.binding()).await {
         Ok(binding) => binding,
         // Before the first create call nothing can exist yet, whatever the account says.
-        Err(error) if instance.create_called_at.is_none() => return Err(Unmade::Refused(super::provider_failed(&error))),
+        Err(error) if !perhaps => return Err(Unmade::Refused(super::provider_failed(&error))),
         Err(error) => return Ok(Err(error)),
     };
     let mut tx = berth.store.begin().await?;

@@ -9,5 +9,6 @@ mod exclusivity;
 mod house;
 mod lease_life;
 mod local;
+mod release;
 mod renew_and_expiry;
 mod resume_and_provision;

@@ -258,9 +258,11 @@ impl World {
 /// Runs a server's passes until nothing is due and nothing is under way.
 pub async fn settle(berth: &Arc<Berth>) {
     for _ in 0..400 {
+        // Nothing may end between the look and the question whether anything runs, or what it left due would be missed.
+        let quiet = berth.work.under_way() == 0;
         let driven = ops::drive::pass(berth).await.unwrap();
         let reaped = ops::reap::pass(berth).await.unwrap();
-        if driven == ops::drive::DriveReport::default() && reaped == ops::reap::ReapReport::default() && berth.work.under_way() == 0 {
+        if quiet && driven == ops::drive::DriveReport::default() && reaped == ops::reap::ReapReport::default() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
