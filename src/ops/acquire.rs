@@ -271,11 +271,11 @@ impl Story<'_> {
             };
             return self.pending(tx, &instance, plan).await;
         }
-        // A stop that was stored for the readers' end is cancelled by a new writer.
+        // A stop that was stored for the readers' end is cancelled by a new writer. A hold ends when somebody has the box: at activation.
         instance.disposition = None;
-        instance.hold_reason = None;
         match was {
             InstanceStatus::Running if instance.quiet => {
+                instance.hold_reason = None;
                 instance.used_at = self.now;
                 tx.save_instance(&instance, was, self.now).await?;
                 self.sandbox.grant_seq += 1;
