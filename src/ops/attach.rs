@@ -16,7 +16,7 @@ use crate::store::fence::stale_generation;
 /// Moves the pointer. Already current: nothing happens. Attached but not current needs `move_back`.
 pub async fn attach(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: Uuid, input: Attach) -> Result<Checkpoint> {
     caller.require_on_sandbox(berth, Scope::Write, sandbox).await?;
-    let patience = Instant::now() + std::time::Duration::from_secs(30);
+    let patience = Instant::now() + berth.settings.gate_wait;
     loop {
         let mut tx = berth.store.begin().await?;
         let (mut row, now) = lock(&mut tx, caller, sandbox).await?;

@@ -4,6 +4,7 @@
 mod harness;
 
 mod counterexamples;
+mod dirty_gate;
 mod exclusivity;
 mod lease_life;
 mod release;

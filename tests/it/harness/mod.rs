@@ -13,7 +13,7 @@ use berth::model::checkpoint::Checkpoint;
 use berth::model::instance::{Instance, Status as InstanceStatus};
 use berth::model::key::{ApiKey, Scope};
 use berth::model::lease::{Access, OnSameHolder};
-use berth::ops::input::{Acquire, Capture, Carried, Exec, NewEnvironment, ReleaseRequest, Renew, Waiting};
+use berth::ops::input::{Acquire, Capture, Carried, Exec, ReleaseRequest, Renew, Waiting};
 use berth::ops::view::{Answered, ExecView, LeaseView, SandboxView};
 use berth::ops::{self, Berth, Caller, Credential, Settings};
 use berth::provider::Provider;
@@ -148,27 +148,6 @@ impl World {
         let running = self.running(lease, argv);
         until("the command runs", async || self.memory.calls(Verb::Exec) > before).await;
         running
-    }
-
-    /// Another environment of the provider, with everything the default but what the change says.
-    pub async fn environment(&self, name: &str, change: impl FnOnce(&mut NewEnvironment)) {
-        let mut input = NewEnvironment {
-            name: name.to_owned(),
-            provider: "memory".to_owned(),
-            config: json!({}),
-            policy: None,
-            ttl_seconds: None,
-            max_ttl_seconds: None,
-            idle_timeout_seconds: None,
-            on_idle: None,
-            retain_seconds: None,
-            checkpoint_policy: Default::default(),
-            workspace_path: None,
-            max_live_instances: None,
-            metadata: json!({}),
-        };
-        change(&mut input);
-        ops::environment::create(&self.berth, &self.caller, input).await.unwrap();
     }
 
     pub async fn put(&self, lease: &LeaseView, path: &str, content: &str) -> Result<()> {
