@@ -127,14 +127,14 @@ async fn behind_the_gate(berth: &Berth, intent: &Intent, gate: &Claimed, patienc
             return Err(error.retry_after(std::time::Duration::from_secs(1)));
         }
     }
-    let taken = match take(berth, intent).await {
-        Ok(taken) => taken,
-        Err(error) => {
-            fail(berth, intent, &error.code.as_str()).await?;
-            return Err(error);
-        }
+    let done = match take(berth, intent).await {
+        Ok(taken) => publish(berth, intent, &taken, gate, true).await,
+        Err(error) => Err(error),
     };
-    publish(berth, intent, &taken, gate, true).await
+    if let Err(error) = &done {
+        fail(berth, intent, &error.code.as_str()).await?;
+    }
+    done
 }
 
 /// Saves the workspace of a draining instance under the gate its drainer holds; the gate stays with the drainer.
@@ -336,9 +336,9 @@ pub(super) fn tree_of(packed: &Packed) -> Tree {
     }
 }
 
-/// The row says why there are no bytes, and what was stored of them is removed.
+/// The row says why there are no bytes, and only then what was stored of them is removed: a capture whose publication was committed
+/// although its answer was lost keeps its bytes.
 async fn fail(berth: &Berth, intent: &Intent, code: &str) -> Result<()> {
-    berth.blobs.delete(&object_key(intent)).await.ok();
     let mut tx = berth.store.begin().await?;
     tx.lock_sandbox(intent.instance.sandbox_id).await?;
     let now = tx.now().await?;
@@ -347,10 +347,20 @@ async fn fail(berth: &Berth, intent: &Intent, code: &str) -> Result<()> {
     row.failure_code = Some(code.to_owned());
     match tx.save_checkpoint(&row, Status::Capturing, now).await {
         Ok(()) => tell(&mut tx, &row, "checkpoint.failed", &ACTOR, now).await?,
-        Err(crate::store::error::StoreError::Moved) => return Ok(()),
+        Err(crate::store::error::StoreError::Moved) => {
+            drop(tx);
+            let now = berth.store.read().await?.checkpoint(row.organization_id, row.id).await?;
+            if now.is_some_and(|k| k.status == Status::Failed) {
+                // Its gate was taken over, and whoever took it has said so already.
+                berth.blobs.delete(&object_key(intent)).await.ok();
+            }
+            return Ok(());
+        }
         Err(other) => return Err(other.into()),
     }
-    Ok(tx.commit().await?)
+    tx.commit().await?;
+    berth.blobs.delete(&object_key(intent)).await.ok();
+    Ok(())
 }
 
 /// Writes an event about a checkpoint.

@@ -5,6 +5,7 @@
 mod harness;
 
 mod counterexamples;
+mod dirty_gate;
 mod exclusivity;
 mod house;
 mod lease_life;
