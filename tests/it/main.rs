@@ -5,10 +5,13 @@
 mod harness;
 
 mod counterexamples;
+mod crash;
 mod exclusivity;
 mod house;
 mod lease_life;
 mod local;
+mod newcomer;
+mod readme;
 mod release;
 mod renew_and_expiry;
 mod resume_and_provision;
