@@ -256,6 +256,7 @@ CREATE TABLE checkpoint (
     FOREIGN KEY (organization_id, artifact_id) REFERENCES artifact (organization_id, id)
 );
 CREATE INDEX checkpoint_by_sandbox ON checkpoint (sandbox_id, created_at, id);
+CREATE INDEX checkpoint_capturing ON checkpoint (sandbox_id) WHERE status = 'capturing';
 CREATE INDEX checkpoint_by_artifact ON checkpoint (artifact_id);
 
 CREATE TABLE operation (

@@ -35,9 +35,9 @@ pub fn routes() -> OpenApiRouter<Http> {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct DirectoryListing {
-    /// Relative to the workspace, or absolute inside the sandbox.
+    /// Relative to the workspace, or absolute inside the sandbox; the workspace when absent.
     #[param(min_length = 1, max_length = 4096, example = ".")]
-    path: String,
+    path: Option<String>,
     /// With everything below it.
     recursive: Option<bool>,
     /// At most this many; 20 when absent.
@@ -49,10 +49,14 @@ struct DirectoryListing {
 }
 
 impl DirectoryListing {
+    fn path(&self) -> &str {
+        self.path.as_deref().unwrap_or(".")
+    }
+
     /// A cursor is bound to what is listed: a hash of that, then the last path of the page before.
     fn filter(&self) -> [u8; FILTER_BYTES] {
         let mut filter = [0; FILTER_BYTES];
-        let hash = Sha256::new().chain_update([u8::from(self.recursive == Some(true))]).chain_update(&self.path).finalize();
+        let hash = Sha256::new().chain_update([u8::from(self.recursive == Some(true))]).chain_update(self.path()).finalize();
         filter.copy_from_slice(&hash[..FILTER_BYTES]);
         filter
     }
@@ -89,7 +93,7 @@ async fn list(
     Query(listing): Query<DirectoryListing>,
 ) -> Answer<Json<FilePage>> {
     let (recursive, limit) = (listing.recursive.unwrap_or(false), listing.limit.unwrap_or(DEFAULT_LIMIT));
-    let (entries, next) = ops::files::list(&berth, &caller, id, &listing.path, recursive, listing.after()?, limit).await?;
+    let (entries, next) = ops::files::list(&berth, &caller, id, listing.path(), recursive, listing.after()?, limit).await?;
     let items = entries.into_iter().map(FileEntry::from).collect();
     Ok(Json(FilePage { items, next_cursor: next.map(|after| listing.cursor(&after)) }))
 }
@@ -99,7 +103,7 @@ mod tests {
     use super::*;
 
     fn listing(path: &str, cursor: Option<String>) -> DirectoryListing {
-        DirectoryListing { path: path.to_owned(), recursive: None, limit: None, cursor }
+        DirectoryListing { path: Some(path.to_owned()), recursive: None, limit: None, cursor }
     }
 
     #[test]

@@ -436,9 +436,14 @@ fn check(environment: &Environment, input: &Acquire) -> Result<()> {
 
 /// 409 `lease_conflict`, naming who holds it and until when.
 pub fn conflict(lease: &Lease) -> Error {
-    Error::new(Code::LeaseConflict, format!("{} holds this scope.", lease.holder))
+    let until = lease.expires_at.or(lease.retain_until).map(|at| at.to_string());
+    let detail = match &until {
+        Some(until) => format!("{} holds this scope until {until}, unless it renews or releases.", lease.holder),
+        None => format!("{} is about to hold this scope.", lease.holder),
+    };
+    Error::new(Code::LeaseConflict, detail)
         .fact("holder", lease.holder.clone())
         .fact("lease_id", lease.id.to_string())
-        .fact("expires_at", lease.expires_at.or(lease.retain_until).map(|at| at.to_string()))
+        .fact("expires_at", until)
         .retry_after(Duration::from_secs(1))
 }

@@ -20,6 +20,7 @@ use crate::model::instance::{Instance, Status as InstanceStatus};
 use crate::model::key::Scope;
 use crate::model::sandbox::Sandbox;
 use crate::store::checkpoint::NewArtifact;
+use crate::store::error::StoreError;
 use crate::store::event::NewEvent;
 use crate::store::fence::gate_closed;
 use crate::store::{ClaimKind, Claimed, Tx};
@@ -123,7 +124,7 @@ async fn behind_the_gate(berth: &Berth, intent: &Intent, gate: &Claimed, patienc
                 Code::OperationsInProgress,
                 "Commands are still running; a capture waits for them. Try again when they have ended.",
             );
-            fail(berth, intent, "operations_in_progress").await?;
+            fail(berth, &intent.checkpoint, "operations_in_progress").await?;
             return Err(error.retry_after(std::time::Duration::from_secs(1)));
         }
     }
@@ -132,7 +133,7 @@ async fn behind_the_gate(berth: &Berth, intent: &Intent, gate: &Claimed, patienc
         Err(error) => Err(error),
     };
     if let Err(error) = &done {
-        fail(berth, intent, &error.code.as_str()).await?;
+        fail(berth, &intent.checkpoint, &error.code.as_str()).await?;
     }
     done
 }
@@ -143,7 +144,7 @@ pub async fn automatic(berth: &Berth, instance: &Instance, gate: &Claimed) -> Re
     let sandbox = tx.lock_sandbox(instance.sandbox_id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     tx.prove(gate).await?;
     let now = tx.now().await?;
-    tx.fail_abandoned_captures(sandbox.id, None, now).await?;
+    give_up_captures(&mut tx, sandbox.id, now).await?;
     let intent = intend(&mut tx, &sandbox, instance.clone(), now, false).await?;
     tx.insert_checkpoint(&intent.checkpoint).await?;
     tx.commit().await?;
@@ -152,7 +153,7 @@ pub async fn automatic(berth: &Berth, instance: &Instance, gate: &Claimed) -> Re
         Err(error) => Err(error),
     };
     if let Err(error) = &done {
-        fail(berth, &intent, &error.code.as_str()).await?;
+        fail(berth, &intent.checkpoint, &error.code.as_str()).await?;
     }
     done
 }
@@ -200,8 +201,7 @@ async fn intend(tx: &mut Tx, sandbox: &Sandbox, instance: Instance, now: Time, e
     })
 }
 
-fn object_key(intent: &Intent) -> String {
-    let c = &intent.checkpoint;
+fn object_key(c: &Checkpoint) -> String {
     format!("{}/{}/{}.tar.zst", c.organization_id, c.sandbox_id, c.id)
 }
 
@@ -226,7 +226,7 @@ async fn take_once(berth: &Berth, intent: &Intent) -> Result<Taken> {
     let live = make::call(berth, provider.processes(provider_ref)).await.map_err(|e| told(&e))? > 0;
     let before = walk(berth, &*provider, provider_ref, &intent.exclude, live).await?;
     let read = provider.read_tree(provider_ref, &intent.exclude).await.map_err(|e| told(&e))?;
-    let key = object_key(intent);
+    let key = object_key(&intent.checkpoint);
     let packed = berth.blobs.put_tree(&key, read.tar, &Limits::default()).await.map_err(|e| not_taken(&e))?;
     let skipped = read.skipped.await.unwrap_or(0);
     if before != walk(berth, &*provider, provider_ref, &intent.exclude, live).await? {
@@ -286,7 +286,7 @@ async fn publish(berth: &Berth, intent: &Intent, taken: &Taken, gate: &Claimed, 
         organization_id: sandbox.organization_id,
         sandbox_id: sandbox.id,
         kind: Kind::PortableWorkspace,
-        object_key: &object_key(intent),
+        object_key: &object_key(&intent.checkpoint),
         archive_sha256: &taken.packed.archive_sha256,
         size_bytes: i64::try_from(taken.packed.size_bytes).unwrap_or(i64::MAX),
         tree: &tree,
@@ -336,36 +336,56 @@ pub(super) fn tree_of(packed: &Packed) -> Tree {
     }
 }
 
-/// The row says why there are no bytes, and only then what was stored of them is removed: a capture whose publication was committed
-/// although its answer was lost keeps its bytes.
-async fn fail(berth: &Berth, intent: &Intent, code: &str) -> Result<()> {
+/// Ends a capture that came to nothing. One that was published all the same, because the answer to its commit was lost, stands.
+async fn fail(berth: &Berth, row: &Checkpoint, code: &str) -> Result<()> {
     let mut tx = berth.store.begin().await?;
-    tx.lock_sandbox(intent.instance.sandbox_id).await?;
+    tx.lock_sandbox(row.sandbox_id).await?;
     let now = tx.now().await?;
-    let mut row = intent.checkpoint.clone();
-    row.status = super::step(Status::Capturing.on(Event::Fail))?;
-    row.failure_code = Some(code.to_owned());
-    match tx.save_checkpoint(&row, Status::Capturing, now).await {
-        Ok(()) => tell(&mut tx, &row, "checkpoint.failed", &ACTOR, now).await?,
-        Err(crate::store::error::StoreError::Moved) => {
-            drop(tx);
-            let now = berth.store.read().await?.checkpoint(row.organization_id, row.id).await?;
-            if now.is_some_and(|k| k.status == Status::Failed) {
-                // Its gate was taken over, and whoever took it has said so already.
-                berth.blobs.delete(&object_key(intent)).await.ok();
-            }
-            return Ok(());
-        }
-        Err(other) => return Err(other.into()),
+    match give_up(&mut tx, row.clone(), code, now).await {
+        Ok(()) => Ok(tx.commit().await?),
+        Err(StoreError::Moved) => Ok(()),
+        Err(other) => Err(other.into()),
     }
+}
+
+/// The row says why there are no bytes, and what was stored of them enters the deletion ledger in the same transaction.
+async fn give_up(tx: &mut Tx, mut row: Checkpoint, code: &str, now: Time) -> std::result::Result<(), StoreError> {
+    row.status = Status::Capturing.on(Event::Fail).map_err(|_| StoreError::Moved)?;
+    row.failure_code = Some(code.to_owned());
+    tx.save_checkpoint(&row, Status::Capturing, now).await?;
+    tx.doom_object(row.organization_id, row.sandbox_id, &object_key(&row), now).await?;
+    tx.tell(told(&row, "checkpoint.failed", &ACTOR), now).await
+}
+
+/// Gives up what a capturer that is gone left behind, under the lock of its sandbox and with its gate free or ours.
+async fn give_up_captures(tx: &mut Tx, sandbox: Uuid, now: Time) -> Result<()> {
+    for row in tx.captures_under_way(sandbox).await? {
+        give_up(tx, row, "capturer_lost", now).await?;
+    }
+    Ok(())
+}
+
+/// A capture whose server is gone: nobody holds its gate any more, so nobody will publish it.
+pub(super) async fn abandon(berth: &Berth, sandbox: Uuid) -> Result<()> {
+    let mut tx = berth.store.begin().await?;
+    tx.lock_sandbox(sandbox).await?;
+    let now = tx.now().await?;
+    if tx.is_claimed(sandbox, ClaimKind::Gate, now).await? {
+        return Ok(());
+    }
+    give_up_captures(&mut tx, sandbox, now).await?;
     tx.commit().await?;
-    berth.blobs.delete(&object_key(intent)).await.ok();
+    berth.work.ring(sandbox);
     Ok(())
 }
 
 /// Writes an event about a checkpoint.
 pub(super) async fn tell(tx: &mut Tx, row: &Checkpoint, type_: &'static str, actor: &Actor, now: Time) -> Result<()> {
-    let event = NewEvent {
+    Ok(tx.tell(told(row, type_, actor), now).await?)
+}
+
+fn told<'a>(row: &Checkpoint, type_: &'static str, actor: &'a Actor) -> NewEvent<'a> {
+    NewEvent {
         organization: row.organization_id,
         type_,
         subject_kind: "checkpoint",
@@ -373,6 +393,5 @@ pub(super) async fn tell(tx: &mut Tx, row: &Checkpoint, type_: &'static str, act
         generation: Some(row.generation),
         actor,
         data: serde_json::json!({ "sandbox_id": row.sandbox_id, "workspace_revision": row.workspace_revision, "failure_code": row.failure_code }),
-    };
-    Ok(tx.tell(event, now).await?)
+    }
 }

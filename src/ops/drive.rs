@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::reap::{BATCH, begin};
 use super::succeed::{self, Leaving};
-use super::{Berth, end, provision, resume, terminate};
+use super::{Berth, capture, end, provision, resume, terminate};
 use crate::error::Result;
 use crate::model::event::Actor;
 use crate::model::instance::{Instance, Status as InstanceStatus};
@@ -29,6 +29,8 @@ pub struct DriveReport {
     pub cleanups: usize,
     /// Operations whose server is gone.
     pub operations: usize,
+    /// Sandboxes with captures whose server is gone.
+    pub captures: usize,
 }
 
 /// One pass over unfinished work; the work itself goes on in tracked tasks.
@@ -36,6 +38,7 @@ pub async fn pass(berth: &Arc<Berth>) -> Result<DriveReport> {
     let mut tx = berth.store.read().await?;
     let now = tx.now().await?;
     let operations = tx.abandoned_operations(now, BATCH).await?;
+    let captures = tx.abandoned_captures(now, BATCH).await?;
     let pending = tx.unclaimed_pending_leases(now, BATCH).await?;
     let releases = tx.unclaimed_releases(now, BATCH).await?;
     let intents = tx.unclaimed_intents(now, BATCH).await?;
@@ -47,9 +50,13 @@ pub async fn pass(berth: &Arc<Berth>) -> Result<DriveReport> {
         intents: intents.len(),
         cleanups: cleanups.len(),
         operations: operations.len(),
+        captures: captures.len(),
     };
     for operation in operations {
         begin(berth, operation, |berth, id| async move { abandon(&berth, id).await });
+    }
+    for sandbox in captures {
+        begin(berth, sandbox, |berth, id| async move { capture::abandon(&berth, id).await });
     }
     for lease in pending {
         begin(berth, lease, |berth, id| async move { carry_on_pending(&berth, id).await });

@@ -139,6 +139,10 @@ async fn not_started(berth: &Arc<Berth>, admitted: &Admitted, error: &ProviderEr
             };
             Came::Failed(why.unwrap_or_else(|| super::provider_failed(error)))
         }
+        // The one file a start needs; a missing program is no refusal but exit code 127.
+        ProviderKind::FileNotFound => {
+            Came::Failed(Error::new(Code::FileNotFound, "The command's working directory does not exist in the sandbox."))
+        }
         _ => Came::Failed(super::provider_failed(error)),
     }
 }

@@ -11,7 +11,6 @@ use super::view::{LeaseView, Next, Page};
 use super::{Berth, Caller};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
-use crate::model::environment::Environment;
 use crate::model::event::Actor;
 use crate::model::instance::Instance;
 use crate::model::key::Scope;
@@ -47,41 +46,36 @@ pub async fn list(berth: &Berth, caller: &Caller, query: ListQuery) -> Result<Pa
     let (rows, next_cursor) = cut(rows, query.limit, &bound, |l| Cursor { created_at: l.created_at, id: l.id });
     let mut items = Vec::with_capacity(rows.len());
     for lease in rows {
-        items.push(join(&mut tx, lease).await?);
+        items.push(view(&mut tx, lease.organization_id, lease.id).await?);
     }
     Ok(Page { items, next_cursor })
 }
 
 /// A lease as its reader sees it, with no token.
 pub(super) async fn read(berth: &Berth, organization: Uuid, id: Uuid) -> Result<LeaseView> {
-    let mut tx = berth.store.read().await?;
-    let lease = tx.lease(organization, id).await?.ok_or_else(|| Error::not_found("lease"))?;
-    join(&mut tx, lease).await
+    view(&mut berth.store.read().await?, organization, id).await
 }
 
-async fn join(tx: &mut Tx, lease: Lease) -> Result<LeaseView> {
-    let environment = tx.environment(lease.organization_id, lease.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
-    let sandbox = tx.sandbox(lease.organization_id, lease.sandbox_id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
-    let instance = match lease.instance_id {
+async fn view(tx: &mut Tx, organization: Uuid, id: Uuid) -> Result<LeaseView> {
+    let row = tx.joined_lease(organization, id).await?.ok_or_else(|| Error::not_found("lease"))?;
+    let instance = match row.lease.instance_id {
         Some(id) => tx.instance_by_id(id).await?,
         None => None,
     };
-    let server_time = tx.now().await?;
-    let next = next(&lease, instance.as_ref(), &environment);
     Ok(LeaseView {
-        next,
-        scope: sandbox.scope.map(|s| s.0),
-        environment_name: environment.name,
-        provider: environment.provider,
+        next: next(&row.lease, instance.as_ref(), row.retain_ms),
+        scope: row.scope.map(|s| s.0),
+        environment_name: row.environment_name,
+        provider: row.provider,
         instance,
-        server_time,
+        server_time: row.server_time,
         token: None,
-        lease,
+        lease: row.lease,
     })
 }
 
 /// What will happen to a lease by itself.
-pub(super) fn next(lease: &Lease, instance: Option<&Instance>, environment: &Environment) -> Next {
+fn next(lease: &Lease, instance: Option<&Instance>, retain_ms: i64) -> Next {
     let none = || Next { action: "none".to_owned(), at: None, blocked_by: Vec::new() };
     let at = |action: &str, at: Option<Time>| Next { action: action.to_owned(), at, blocked_by: Vec::new() };
     match lease.status {
@@ -98,7 +92,7 @@ pub(super) fn next(lease: &Lease, instance: Option<&Instance>, environment: &Env
         },
         Status::Released | Status::Expired | Status::Failed => match instance {
             Some(i) if i.status == crate::model::instance::Status::Stopped => {
-                at("destroy_instance", Some(Time(i.used_at.0.saturating_add(environment.retain_ms))))
+                at("destroy_instance", Some(Time(i.used_at.0.saturating_add(retain_ms))))
             }
             _ => none(),
         },

@@ -146,10 +146,12 @@ impl Work {
         self.tasks.len()
     }
 
-    /// Begins nothing new and waits, bounded, for what runs.
+    /// Begins nothing new and waits, bounded, for what runs. Commands would end with the process and nobody would know how, so they
+    /// are cancelled while there is somebody to write it down.
     pub async fn stop(&self, patience: Duration) -> bool {
         self.stopping.cancel();
         self.tasks.close();
+        self.execs.lock().unwrap_or_else(PoisonError::into_inner).values().for_each(CancellationToken::cancel);
         tokio::time::timeout(patience, self.tasks.wait()).await.is_ok()
     }
 }

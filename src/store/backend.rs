@@ -32,6 +32,16 @@ macro_rules! on {
     };
 }
 
+/// The database's time in milliseconds, as each of them says it.
+macro_rules! time_of {
+    (sqlite) => {
+        "CAST(unixepoch('subsec') * 1000 AS INTEGER)"
+    };
+    (postgres) => {
+        "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+    };
+}
+
 /// The database. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
@@ -206,16 +216,19 @@ impl Tx {
     /// decides who owns what.
     pub async fn now(&mut self) -> Result<Time> {
         let millis: i64 = match &mut self.inner {
-            Inner::Sqlite(t) => sqlx::query_scalar("SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)").fetch_one(t.conn()).await?,
-            Inner::Postgres(t) => {
-                sqlx::query_scalar("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint").fetch_one(t.conn()).await?
-            }
+            Inner::Sqlite(t) => sqlx::query_scalar(concat!("SELECT ", time_of!(sqlite))).fetch_one(t.conn()).await?,
+            Inner::Postgres(t) => sqlx::query_scalar(concat!("SELECT ", time_of!(postgres))).fetch_one(t.conn()).await?,
         };
-        Ok(Time(millis + self.offset.get()))
+        Ok(self.moved(Time(millis)))
     }
 }
 
 impl Tx {
+    /// A time of the database, as this store's clock says it.
+    pub(super) fn moved(&self, time: Time) -> Time {
+        Time(time.0 + self.offset.get())
+    }
+
     /// Whether this is SQLite; only for the few texts that cannot be one.
     pub(super) fn is_sqlite(&self) -> bool {
         matches!(self.inner, Inner::Sqlite(_))

@@ -44,6 +44,15 @@ impl Tx {
         Ok(())
     }
 
+    /// Lets an object that never became an artifact enter the deletion ledger, whether or not anything of it was stored.
+    pub async fn doom_object(&mut self, organization: Uuid, sandbox: Uuid, object_key: &str, now: Time) -> Result<()> {
+        on!(self, c => sqlx::query(
+            "INSERT INTO artifact (id, organization_id, sandbox_id, kind, object_key, status, next_attempt_at, created_at, updated_at)
+             VALUES ($1, $2, $3, 'portable_workspace', $4, 'deleting', $5, $5, $5) ON CONFLICT (kind, object_key) DO NOTHING")
+            .bind(crate::id::new()).bind(organization).bind(sandbox).bind(object_key).bind(now).execute(c).await.map(|_| ()))?;
+        Ok(())
+    }
+
     /// Stores a new checkpoint row.
     pub async fn insert_checkpoint(&mut self, k: &Checkpoint) -> Result<()> {
         on!(self, c => sqlx::query(
@@ -97,12 +106,20 @@ impl Tx {
         )
     }
 
-    /// Rows left `capturing` by a capturer that is gone; the gate's holder marks them failed.
-    pub async fn fail_abandoned_captures(&mut self, sandbox: Uuid, except: Option<Uuid>, now: Time) -> Result<u64> {
-        Ok(on!(self, c => sqlx::query(
-            "UPDATE checkpoint SET status = 'failed', failure_code = 'capturer_lost', updated_at = $3
-             WHERE sandbox_id = $1 AND status = 'capturing' AND ($2 IS NULL OR id <> $2)")
-            .bind(sandbox).bind(except).bind(now).execute(c).await.map(|d| d.rows_affected()))?)
+    /// A sandbox's rows that are still `capturing`.
+    pub async fn captures_under_way(&mut self, sandbox: Uuid) -> Result<Vec<Checkpoint>> {
+        Ok(
+            on!(self, c => sqlx::query_as(select_checkpoint!("WHERE c.sandbox_id = $1 AND c.status = 'capturing' ORDER BY c.created_at, c.id"))
+            .bind(sandbox).fetch_all(c).await)?,
+        )
+    }
+
+    /// Sandboxes with a row left `capturing` by a capturer that is gone: nobody holds the gate it was taken behind.
+    pub async fn abandoned_captures(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(
+            "SELECT DISTINCT c.sandbox_id FROM checkpoint c LEFT JOIN claim k ON k.subject_id = c.sandbox_id AND k.kind = 'gate'
+             WHERE c.status = 'capturing' AND (k.claimed_until IS NULL OR k.claimed_until <= $1) LIMIT $2")
+            .bind(now).bind(limit).fetch_all(c).await)?)
     }
 
     /// A page of a sandbox's checkpoints.

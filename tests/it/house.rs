@@ -42,7 +42,7 @@ fn doors() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("http", &["ops", "model", "telemetry", "shutdown"]),
         ("cli", &["app", "config", "http", "ops", "provider", "model", "telemetry", "shutdown", "store"]),
         ("config", &["ops"]),
-        ("telemetry", &[]),
+        ("telemetry", &["config"]),
         ("shutdown", &[]),
         ("clock", &[]),
         ("error", &[]),

@@ -5,11 +5,14 @@
 mod harness;
 
 mod counterexamples;
+mod crash;
 mod dirty_gate;
 mod exclusivity;
 mod house;
 mod lease_life;
 mod local;
+mod newcomer;
+mod readme;
 mod release;
 mod renew_and_expiry;
 mod resume_and_provision;

@@ -103,15 +103,30 @@ impl Instances {
         let config: Config = serde_json::from_value(spec.config.clone())
             .map_err(|e| ProviderError::new(Kind::Invalid, "the configuration does not fit").because(e))?;
         self.same_place()?;
-        if self.find(tag)? {
-            return Ok(());
+        let name = tag.instance.to_string();
+        if !self.find(tag)? {
+            let making = format!("{name}.{}", id::new());
+            if let Err(error) = self.make(&self.root.join("making").join(&making), tag, &config) {
+                purge(&self.root.join("making"), &making).map_err(failed)?;
+                // Someone else may have been faster with the same tag, and have cleared away what was being made here.
+                if !self.find(tag)? {
+                    return Err(failed(error));
+                }
+            }
         }
-        let making = format!("{}.{}", tag.instance, id::new());
-        let made = self.make(&self.root.join("making").join(&making), tag, &config);
-        let Err(error) = made else { return Ok(()) };
-        purge(&self.root.join("making"), &making).map_err(failed)?;
-        // Someone else may have been faster with the same tag.
-        if error.kind() == io::ErrorKind::AlreadyExists && self.find(tag)? { Ok(()) } else { Err(failed(error)) }
+        self.clear_half_made(&name)
+    }
+
+    /// Removes what attempts that died left in the making: nobody will finish it.
+    pub(super) fn clear_half_made(&self, provider_ref: &str) -> Result<()> {
+        let making = self.root.join("making");
+        for entry in fs::read_dir(&making).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            if let Some(name) = name.to_str().filter(|name| name.starts_with(provider_ref)) {
+                purge(&making, name).map_err(failed)?;
+            }
+        }
+        Ok(())
     }
 
     fn make(&self, beside: &Path, tag: &OwnerTag, config: &Config) -> io::Result<()> {

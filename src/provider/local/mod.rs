@@ -144,7 +144,14 @@ impl Provider for Local {
     async fn find(&self, tag: &OwnerTag) -> Result<Option<Made>> {
         let (instances, tag) = (self.instances.clone(), tag.clone());
         let made = Made { provider_ref: tag.instance.to_string(), provider_expires_at: None };
-        Ok(blocking(move || instances.find(&tag)).await?.then_some(made))
+        let found = blocking(move || {
+            let found = instances.find(&tag)?;
+            if !found {
+                instances.clear_half_made(&tag.instance.to_string())?;
+            }
+            Ok(found)
+        });
+        Ok(found.await?.then_some(made))
     }
 
     async fn observe(&self, binding: &str, provider_ref: &str) -> Observation {

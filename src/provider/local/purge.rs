@@ -24,7 +24,11 @@ pub(super) fn purge(base: &std::path::Path, name: &str) -> io::Result<()> {
             if pass == MOST_PASSES {
                 return Err(io::ErrorKind::DirectoryNotEmpty.into());
             }
-            empty(&base, &next, &mut rest)?;
+            match empty(&base, &next, &mut rest) {
+                // Someone else removes the same tree.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                emptied => emptied?,
+            }
         }
     }
     Ok(())

@@ -25,6 +25,8 @@ use sqlx::{Connection, Executor};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
+pub mod server;
+
 /// Which database a test runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Db {
@@ -249,18 +251,24 @@ pub async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
 
 impl Drop for World {
     fn drop(&mut self) {
-        let Some((server, name)) = self.drop_database.take() else { return };
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                if let Ok(mut admin) = sqlx::PgConnection::connect(&format!("{server}/postgres")).await {
-                    admin.execute(sqlx::AssertSqlSafe(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"))).await.ok();
-                }
-            });
-        })
-        .join()
-        .ok();
+        if let Some((server, name)) = self.drop_database.take() {
+            drop_database(server, name);
+        }
     }
+}
+
+/// Drops a database of [`fresh_postgres`], whoever is still connected.
+pub fn drop_database(server: String, name: String) {
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            if let Ok(mut admin) = sqlx::PgConnection::connect(&format!("{server}/postgres")).await {
+                admin.execute(sqlx::AssertSqlSafe(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"))).await.ok();
+            }
+        });
+    })
+    .join()
+    .ok();
 }
 
 /// Bounds short enough for a test, long enough for a slow machine.

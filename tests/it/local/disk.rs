@@ -148,3 +148,22 @@ async fn nothing_is_captured_but_the_workspace() {
     assert_eq!(fs::read_dir(kept.join("staging")).unwrap().count(), 0, "nothing stays where puts are made");
     sandbox.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dead_attempt_left_half_made_goes_with_the_next_one_or_the_search() {
+    let place = Place::new();
+    let left_by_a_dead_attempt = |tag: &OwnerTag| {
+        let half = place.root.path().join("making").join(format!("{}.{}", tag.instance, berth::id::new()));
+        fs::create_dir_all(half.join("workspace")).unwrap();
+    };
+    let made = tag();
+    left_by_a_dead_attempt(&made);
+    left_by_a_dead_attempt(&tag());
+    let sandbox = place.provider.ensure(&place.spec, &made).await.unwrap();
+    assert_eq!(place.left_in("making"), 1, "its own is gone, another's is not touched");
+    place.provider.destroy(&sandbox.provider_ref).await.unwrap();
+    let never_made = tag();
+    left_by_a_dead_attempt(&never_made);
+    assert!(place.provider.find(&never_made).await.unwrap().is_none());
+    assert_eq!(place.left_in("making"), 1);
+}
