@@ -5,10 +5,16 @@
 mod harness;
 
 mod counterexamples;
+mod environments;
 mod exclusivity;
 mod house;
+mod keys;
 mod lease_life;
+mod ledger;
 mod local;
+mod many;
+mod operator;
 mod release;
 mod renew_and_expiry;
+mod required;
 mod resume_and_provision;
