@@ -21,10 +21,7 @@ pub async fn archive(berth: &Arc<Berth>, caller: &Caller, id_or_name: &str, dest
     let environment = super::environment::find(berth, caller.organization, id_or_name).await?;
     let patience = Instant::now() + berth.settings.provision_wait;
     loop {
-        let obstacle = match attempt(berth, caller, environment.id).await? {
-            None => return Ok(()),
-            Some(obstacle) => obstacle,
-        };
+        let Some(obstacle) = attempt(berth, caller, environment.id).await? else { return Ok(()) };
         if !destroy || Instant::now() >= patience {
             return Err(obstacle);
         }

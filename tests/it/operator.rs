@@ -101,7 +101,7 @@ both! {
     }
 
     async fn one_pass_ends_at_most_fifty(world) {
-        for _ in 0..sweep::MOST_KILLS + 1 {
+        for _ in 0..=sweep::MOST_KILLS {
             orphan(&world).await;
         }
         world.advance(Duration::from_secs(121));

@@ -17,7 +17,7 @@ async fn dirty(world: &World) -> LeaseView {
         })
         .await;
     let mut acquire = want("run", Some("s"));
-    acquire.environment = "e".to_owned();
+    "e".clone_into(&mut acquire.environment);
     let (lease, _) = world.acquire_with(acquire).await.unwrap();
     world.put(&lease, "f", "precious").await.unwrap();
     lease

@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use berth::archive::blob::Blobs;
+use berth::background;
 use berth::error::{Error, Result};
 use berth::model::checkpoint::Checkpoint;
+use berth::model::environment::CheckpointPolicy;
 use berth::model::instance::{Instance, Status as InstanceStatus};
 use berth::model::key::{ApiKey, Scope};
 use berth::model::lease::{Access, OnSameHolder};
-use berth::ops::input::{Acquire, Capture, Carried, Exec, ReleaseRequest, Renew, Waiting};
+use berth::ops::input::{Acquire, Capture, Carried, Exec, NewEnvironment, ReleaseRequest, Renew, Waiting};
 use berth::ops::view::{Answered, ExecView, LeaseView, SandboxView};
 use berth::ops::{self, Berth, Caller, Credential, Settings};
 use berth::provider::Provider;
@@ -116,6 +118,31 @@ impl World {
     /// Runs passes until nothing is due and nothing is under way.
     pub async fn settle(&self) {
         settle(&self.berth).await;
+    }
+
+    pub fn start_background(&self) {
+        background::start(&self.berth);
+    }
+
+    /// Another environment of the provider, with everything the default but what the change says.
+    pub async fn environment(&self, name: &str, change: impl FnOnce(&mut NewEnvironment)) {
+        let mut input = NewEnvironment {
+            name: name.to_owned(),
+            provider: "memory".to_owned(),
+            config: json!({}),
+            policy: None,
+            ttl_seconds: None,
+            max_ttl_seconds: None,
+            idle_timeout_seconds: None,
+            on_idle: None,
+            retain_seconds: None,
+            checkpoint_policy: CheckpointPolicy::default(),
+            workspace_path: None,
+            max_live_instances: None,
+            metadata: json!({}),
+        };
+        change(&mut input);
+        ops::environment::create(&self.berth, &self.caller, input).await.unwrap();
     }
 
     pub async fn acquire(&self, holder: &str, session: &str) -> Result<LeaseView> {
