@@ -98,6 +98,7 @@ CREATE TABLE instance (
     fingerprint TEXT NOT NULL,
     status TEXT NOT NULL CHECK (status IN ('creating', 'running', 'stopping', 'stopped', 'starting', 'draining', 'pending_cleanup', 'destroyed', 'lost')),
     quiet INTEGER NOT NULL DEFAULT TRUE,
+    owed_fence INTEGER,
     hold_reason TEXT CHECK (hold_reason IN ('capture_failed')),
     retire_reason TEXT,
     disposition TEXT CHECK (disposition IN ('keep_running', 'stop_and_retain', 'destroy')),
@@ -288,6 +289,7 @@ CREATE TABLE operation (
     FOREIGN KEY (sandbox_id, instance_id) REFERENCES instance (sandbox_id, id)
 ) STRICT;
 CREATE INDEX operation_running ON operation (sandbox_id) WHERE status = 'running';
+CREATE INDEX operation_by_instance ON operation (instance_id, grant_seq);
 CREATE INDEX operation_by_lease ON operation (lease_id, started_at, id);
 CREATE INDEX operation_ended ON operation (ended_at) WHERE ended_at IS NOT NULL;
 

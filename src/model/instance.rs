@@ -133,6 +133,8 @@ pub struct Instance {
     pub fingerprint: String,
     pub status: Status,
     pub quiet: bool,
+    /// A take-over's grant whose kill is owed: nothing is admitted before everything under a lower grant is confirmed dead.
+    pub owed_fence: Option<i64>,
     pub hold_reason: Option<HoldReason>,
     pub retire_reason: Option<String>,
     pub disposition: Option<Disposition>,

@@ -27,8 +27,8 @@ pub(super) enum Attempt {
     Granted(Uuid, bool),
     /// A lease whose instance is to be made ready by whoever holds this claim.
     Provision(Uuid, Claimed),
-    /// A take-over whose former process's commands are to be killed first.
-    TakeOver(Uuid, Claimed),
+    /// A take-over whose former process's commands are to be killed first; the kill is owed by the instance's row.
+    TakeOver(Uuid),
     /// Somebody else is in the way.
     Wait(Uuid, Error),
     /// A lease that has expired is being ended by us.
@@ -49,8 +49,8 @@ pub async fn acquire(berth: &Arc<Berth>, caller: &Caller, input: Acquire) -> Res
                 provision::spawn(berth, lease, claim);
                 return answer(berth, caller, lease, true, &input).await;
             }
-            Attempt::TakeOver(lease, gate) => {
-                end::finish_take_over(berth, lease, gate).await?;
+            Attempt::TakeOver(lease) => {
+                end::pay_owed_fence(berth, lease).await?;
                 return answer(berth, caller, lease, false, &input).await;
             }
             Attempt::End(sandbox, lease, gate) => {
@@ -156,24 +156,6 @@ impl Story<'_> {
                     Some(id) => tx.instance_by_id(id).await?,
                     None => None,
                 };
-                let busy =
-                    instance.filter(|i| was == Status::Active && i.status == InstanceStatus::Running && !i.quiet && lease.is_writer());
-                let gate = if busy.is_some() {
-                    let gate = tx
-                        .claim(
-                            self.sandbox.id,
-                            ClaimKind::Gate,
-                            self.berth.work.owner,
-                            "take_over",
-                            self.now,
-                            self.berth.settings.provision_wait,
-                        )
-                        .await?;
-                    let Some(gate) = gate else { return Ok(self.wait(transition("A capture or another transition is running."))) };
-                    Some(gate)
-                } else {
-                    None
-                };
                 if was == Status::Active {
                     lease.status = super::step(was.on(Event::Extend))?;
                 }
@@ -185,7 +167,13 @@ impl Story<'_> {
                 }
                 tx.save_lease(&lease, was, was_epoch, self.now).await?;
                 super::lease::tell(tx, &lease, "lease.taken_over", &self.caller.actor(), self.now).await?;
-                Ok(gate.map_or(Attempt::Granted(lease.id, false), |gate| Attempt::TakeOver(lease.id, gate)))
+                let Some(mut instance) = instance.filter(|i| i.status.is_live() && !i.quiet && lease.is_writer()) else {
+                    return Ok(Attempt::Granted(lease.id, false));
+                };
+                instance.owed_fence = Some(lease.grant_seq);
+                let status = instance.status;
+                tx.save_instance(&instance, status, self.now).await?;
+                Ok(Attempt::TakeOver(lease.id))
             }
         }
     }
@@ -288,11 +276,11 @@ impl Story<'_> {
             return self.pending(tx, &instance, plan).await;
         }
         self.end_retained(tx, &retained).await?;
-        // A stop that was stored for the readers' end is cancelled by a new writer.
+        // A stop that was stored for the readers' end is cancelled by a new writer. A hold ends when somebody has the box: at activation.
         instance.disposition = None;
-        instance.hold_reason = None;
         match was {
             InstanceStatus::Running if instance.quiet => {
+                instance.hold_reason = None;
                 instance.used_at = self.now;
                 tx.save_instance(&instance, was, self.now).await?;
                 self.sandbox.grant_seq += 1;

@@ -15,9 +15,6 @@ use crate::store::fence::{check_epoch, check_live, instance_lost, transition};
 use crate::store::operation::Settlement;
 use crate::store::{Carried, ClaimKind, Claimed};
 
-/// How long a write waits for a capture or another transition before it is told to come again.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// A write that may be sent now.
 pub struct Admitted {
     /// Its row.
@@ -38,12 +35,17 @@ pub async fn admit(
     kind: Kind,
     hold: Duration,
 ) -> Result<Admitted> {
-    let patience = Instant::now() + PATIENCE;
+    let patience = Instant::now() + berth.settings.gate_wait;
     loop {
         let mut tx = berth.store.begin().await?;
         let mut fenced = tx.fence(caller.organization, lease, caller.carried(carried)).await?;
         let obstacle = match tx.pass_gate(fenced.sandbox.id, fenced.now).await {
             Ok(()) => match fenced.instance.status {
+                InstanceStatus::Running if fenced.instance.owed_fence.is_some() => {
+                    drop(tx);
+                    super::end::pay_owed_fence(berth, lease).await?;
+                    continue;
+                }
                 InstanceStatus::Running => {
                     let operation = tx.admit(&mut fenced, id, kind).await?;
                     let claim = tx.claim(id, ClaimKind::Operation, berth.work.owner, kind.as_str(), fenced.now, hold).await?;
@@ -107,7 +109,7 @@ pub async fn readable(berth: &Arc<Berth>, caller: &Caller, id: Uuid) -> Result<(
     let instance = instance.filter(|i| i.status.is_live()).ok_or_else(instance_lost)?;
     match instance.status {
         InstanceStatus::Stopped | InstanceStatus::Starting if lease.is_writer() => {
-            resume::wake(berth, caller.organization, id, Instant::now() + PATIENCE).await?;
+            resume::wake(berth, caller.organization, id, Instant::now() + berth.settings.gate_wait).await?;
             Ok((lease, instance))
         }
         InstanceStatus::Stopped | InstanceStatus::Starting => {

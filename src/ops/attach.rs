@@ -13,13 +13,10 @@ use crate::model::sandbox::Sandbox;
 use crate::store::Tx;
 use crate::store::fence::stale_generation;
 
-/// How long a move of the pointer waits for a running capture.
-pub(super) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
-
 /// Moves the pointer. Already current: nothing happens. Attached but not current needs `move_back`.
 pub async fn attach(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: Uuid, input: Attach) -> Result<Checkpoint> {
     caller.require_on_sandbox(berth, Scope::Write, sandbox).await?;
-    let patience = Instant::now() + PATIENCE;
+    let patience = Instant::now() + berth.settings.gate_wait;
     loop {
         let mut tx = berth.store.begin().await?;
         let (mut row, now) = lock(&mut tx, caller, sandbox).await?;

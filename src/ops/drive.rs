@@ -141,10 +141,7 @@ async fn carry_on_intent(berth: &Arc<Berth>, id: Uuid) -> Result<()> {
             let gate = tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, "drain", now, berth.settings.capture_timeout * 2).await?;
             tx.commit().await?;
             let Some(gate) = gate else { return Ok(()) };
-            let held = berth.work.hold(gate);
-            end::carry_on_drain(berth, &row, &gate).await?;
-            held.settled();
-            Ok(())
+            end::carry_on_drain(berth, &row, gate).await
         }
         InstanceStatus::Stopping | InstanceStatus::Starting => {
             let claim =

@@ -108,26 +108,41 @@ pub fn spawn(berth: &Arc<Berth>, lease: Uuid, gate: Claimed) -> oneshot::Receive
     let (sender, receiver) = oneshot::channel();
     let task = Arc::clone(berth);
     berth.work.spawn(async move {
-        let held = task.work.hold(gate);
-        let ended = carry_out_lease(&task, lease, &gate).await;
-        match &ended {
-            Ok(()) => held.settled(),
-            Err(error) => {
-                tracing::warn!(lease_id = %lease, code = %error.code.as_str(), "a release did not end, or goes on later");
-                drop(held);
-                task.give_back_claims().await.ok();
-            }
+        let ended = behind(&task, &gate, carry_out_lease(&task, lease, &gate)).await;
+        if let Err(error) = &ended {
+            tracing::warn!(lease_id = %lease, code = %error.code.as_str(), "a release did not end, or goes on later");
         }
         sender.send(ended).ok();
     });
     receiver
 }
 
-async fn carry_out_lease(berth: &Arc<Berth>, lease: Uuid, gate: &Claimed) -> Result<()> {
+/// Whether the work behind a gate settled it, in the transaction that ended the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gate {
+    Settled,
+    /// Somebody else, or a loss, has ended what there was to do.
+    Unneeded,
+}
+
+/// Works behind a gate, and opens it again whatever the work came to: a gate that nobody works behind closes its scope for nothing.
+async fn behind(berth: &Berth, gate: &Claimed, work: impl Future<Output = Result<Gate>>) -> Result<()> {
+    let held = berth.work.hold(*gate);
+    let done = work.await;
+    if let Ok(Gate::Settled) = done {
+        held.settled();
+        return Ok(());
+    }
+    drop(held);
+    berth.give_back_claims().await.ok();
+    done.map(|_| ())
+}
+
+async fn carry_out_lease(berth: &Arc<Berth>, lease: Uuid, gate: &Claimed) -> Result<Gate> {
     let mut tx = berth.store.read().await?;
     let row = tx.lease_by_id(lease).await?.filter(|l| l.status == Status::Active);
     drop(tx);
-    let Some((row, release)) = row.and_then(|l| l.release.clone().map(|r| (l, r.0))) else { return Ok(()) };
+    let Some((row, release)) = row.and_then(|l| l.release.clone().map(|r| (l, r.0))) else { return Ok(Gate::Unneeded) };
     let ending = Ending { sandbox: row.sandbox_id, instance: row.instance_id.unwrap_or_default(), lease: Some(lease), release };
     carry_out(berth, &ending, gate).await
 }
@@ -163,14 +178,13 @@ pub async fn drain(berth: &Arc<Berth>, instance: &Instance, disposition: Disposi
         evidence: false,
     };
     tracing::info!(instance_id = %row.id, cause, disposition = disposition.as_str(), "an unleased instance is drained");
-    let held = berth.work.hold(gate);
-    carry_out(berth, &Ending { sandbox: sandbox.id, instance: row.id, lease: None, release }, &gate).await?;
-    held.settled();
+    let ending = Ending { sandbox: sandbox.id, instance: row.id, lease: None, release };
+    behind(berth, &gate, carry_out(berth, &ending, &gate)).await?;
     Ok(true)
 }
 
 /// Carries on a drain without a lease that a crash left behind, with the gate just taken.
-pub(super) async fn carry_on_drain(berth: &Arc<Berth>, row: &Instance, gate: &Claimed) -> Result<()> {
+pub(super) async fn carry_on_drain(berth: &Arc<Berth>, row: &Instance, gate: Claimed) -> Result<()> {
     let mut tx = berth.store.read().await?;
     let anonymous = tx.sandbox(row.organization_id, row.sandbox_id).await?.is_none_or(|s| s.is_anonymous());
     drop(tx);
@@ -183,29 +197,35 @@ pub(super) async fn carry_on_drain(berth: &Arc<Berth>, row: &Instance, gate: &Cl
         unattended: true,
         evidence: false,
     };
-    carry_out(berth, &Ending { sandbox: row.sandbox_id, instance: row.id, lease: None, release }, gate).await
+    let ending = Ending { sandbox: row.sandbox_id, instance: row.id, lease: None, release };
+    behind(berth, &gate, carry_out(berth, &ending, &gate)).await
 }
 
 /// Quiet, saved, at rest: in this order, each step repeatable.
-async fn carry_out(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Result<()> {
+async fn carry_out(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Result<Gate> {
     let release = &ending.release;
     if !release.cancel_active_work && !operations_ended(berth, ending.sandbox, Instant::now() + berth.settings.drain_wait).await? {
         let error = Error::new(Code::OperationsInProgress, "Commands are still running. Wait for them, or say cancel_active_work: true.");
         return undo(berth, ending, gate, error).await;
     }
     let mut tx = berth.store.read().await?;
-    let Some(instance) = tx.instance_by_id(ending.instance).await?.filter(|i| i.status == InstanceStatus::Draining) else { return Ok(()) };
-    let Some(sandbox) = tx.sandbox(instance.organization_id, ending.sandbox).await? else { return Ok(()) };
+    let Some(instance) = tx.instance_by_id(ending.instance).await?.filter(|i| i.status == InstanceStatus::Draining) else {
+        return Ok(Gate::Unneeded);
+    };
+    let Some(sandbox) = tx.sandbox(instance.organization_id, ending.sandbox).await? else { return Ok(Gate::Unneeded) };
     drop(tx);
     let processes_go_on = release.disposition == Disposition::KeepRunning && !release.cancel_active_work;
     if !instance.quiet
         && !processes_go_on
         && let Err(error) = silence(berth, &instance, sandbox.grant_seq).await
     {
-        if loss::investigate(berth, &instance).await? == loss::Found::Lost {
-            return Ok(());
+        match loss::investigate(berth, &instance).await? {
+            loss::Found::Lost => return Ok(Gate::Unneeded),
+            // Nothing runs in what is stopped.
+            loss::Found::Stopped => {}
+            loss::Found::Unproven if release.unattended => return Err(error),
+            loss::Found::Unproven => return undo(berth, ending, gate, error).await,
         }
-        return if release.unattended { Err(error) } else { undo(berth, ending, gate, error).await };
     }
     let dirty = sandbox.is_dirty(Some(&instance));
     let wanted = match release.save {
@@ -215,7 +235,7 @@ async fn carry_out(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Resul
     };
     if wanted && let Err(cause) = capture::automatic(berth, &instance, gate).await {
         if loss::investigate(berth, &instance).await? == loss::Found::Lost {
-            return Ok(());
+            return Ok(Gate::Unneeded);
         }
         if !release.discard && !sandbox.is_anonymous() {
             return unsaved(berth, ending, gate, cause).await;
@@ -247,7 +267,9 @@ pub async fn silence(berth: &Berth, instance: &Instance, grant_seq: i64) -> Resu
     let now = tx.now().await?;
     let Some(mut row) = tx.instance_by_id(instance.id).await?.filter(|i| i.status.is_live()) else { return Ok(()) };
     tx.settle_operations_below(instance.sandbox_id, grant_seq, OperationStatus::Cancelled, true, now).await?;
-    row.quiet = true;
+    // Whoever confirms late must not call quiet what a later grant has used since.
+    row.quiet = !tx.was_used_since(row.id, grant_seq).await?;
+    row.owed_fence = row.owed_fence.filter(|owed| *owed > grant_seq);
     let was = row.status;
     tx.save_instance(&row, was, now).await?;
     tx.commit().await?;
@@ -255,32 +277,16 @@ pub async fn silence(berth: &Berth, instance: &Instance, grant_seq: i64) -> Resu
     Ok(())
 }
 
-/// A take-over is answered after the confirmed kill of the former process's commands.
-pub async fn finish_take_over(berth: &Arc<Berth>, lease: Uuid, gate: Claimed) -> Result<()> {
-    let (sender, receiver) = oneshot::channel();
-    let task = Arc::clone(berth);
-    berth.work.spawn(async move {
-        let held = task.work.hold(gate);
-        let done = async {
-            let mut tx = task.store.read().await?;
-            let row = tx.lease_by_id(lease).await?.ok_or_else(|| Error::not_found("lease"))?;
-            let instance = tx.instance_by_id(row.instance_id.unwrap_or_default()).await?.ok_or_else(crate::store::fence::instance_lost)?;
-            drop(tx);
-            silence(&task, &instance, row.grant_seq).await?;
-            let mut tx = task.store.begin().await?;
-            tx.settle(&gate).await?;
-            Ok(tx.commit().await?)
-        }
-        .await;
-        if done.is_ok() {
-            held.settled();
-        } else {
-            drop(held);
-            task.give_back_claims().await.ok();
-        }
-        sender.send(done).ok();
-    });
-    receiver.await.unwrap_or_else(|_| Err(Error::new(Code::Internal, "The take-over's task was lost.")))
+/// Kills what a take-over owes: it is answered after the confirmed kill, and until then nothing of the new grant is admitted.
+pub async fn pay_owed_fence(berth: &Arc<Berth>, lease: Uuid) -> Result<()> {
+    let mut tx = berth.store.read().await?;
+    let row = tx.lease_by_id(lease).await?.ok_or_else(|| Error::not_found("lease"))?;
+    let instance = tx.instance_by_id(row.instance_id.unwrap_or_default()).await?.filter(|i| i.status.is_live());
+    drop(tx);
+    match instance.and_then(|i| i.owed_fence.map(|owed| (i, owed))) {
+        Some((instance, owed)) => silence(berth, &instance, owed).await,
+        None => Ok(()),
+    }
 }
 
 async fn open(berth: &Berth, ending: &Ending, gate: &Claimed) -> Result<Option<(Tx, Sandbox, Option<Lease>, Instance, Time)>> {
@@ -311,13 +317,15 @@ fn undrained(instance: &Instance) -> InstanceStatus {
     if instance.stopped_at.is_some() { InstanceStatus::Stopped } else { InstanceStatus::Running }
 }
 
-/// All as before: the release is forgotten and the caller told why.
-async fn undo(berth: &Berth, ending: &Ending, gate: &Claimed, error: Error) -> Result<()> {
-    let Some((mut tx, _, lease, mut instance, now)) = open(berth, ending, gate).await? else { return Err(error) };
+/// All as before: the release is forgotten and the caller told why. What the lease had running may have been killed behind a raised
+/// fence, so it goes on under the grant of that fence.
+async fn undo(berth: &Berth, ending: &Ending, gate: &Claimed, error: Error) -> Result<Gate> {
+    let Some((mut tx, sandbox, lease, mut instance, now)) = open(berth, ending, gate).await? else { return Err(error) };
     instance.status = super::step(InstanceStatus::Draining.on(InstanceEvent::Undrain(undrained(&instance))))?;
     tx.save_instance(&instance, InstanceStatus::Draining, now).await?;
     if let Some(mut lease) = lease {
         lease.release = None;
+        lease.grant_seq = sandbox.grant_seq;
         tx.save_lease(&lease, Status::Active, lease.epoch, now).await?;
     }
     tx.settle(gate).await?;
@@ -327,7 +335,7 @@ async fn undo(berth: &Berth, ending: &Ending, gate: &Claimed, error: Error) -> R
 }
 
 /// The work could not be saved. Somebody waits: nothing happens, and they are told. Nobody does: the lease ends, the box is held.
-async fn unsaved(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed, cause: Error) -> Result<()> {
+async fn unsaved(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed, cause: Error) -> Result<Gate> {
     if !ending.release.unattended {
         let error = Error::new(
             Code::CaptureFailed,
@@ -336,7 +344,7 @@ async fn unsaved(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed, cause: Err
         .fact("cause_code", cause.code.as_str());
         return undo(berth, ending, gate, error).await;
     }
-    let Some((mut tx, _, lease, mut instance, now)) = open(berth, ending, gate).await? else { return Ok(()) };
+    let Some((mut tx, _, lease, mut instance, now)) = open(berth, ending, gate).await? else { return Ok(Gate::Unneeded) };
     instance.hold_reason = Some(HoldReason::CaptureFailed);
     let rests = undrained(&instance) == InstanceStatus::Stopped;
     let event = if rests { InstanceEvent::Undrain(InstanceStatus::Stopped) } else { InstanceEvent::Stop };
@@ -365,9 +373,16 @@ async fn unsaved(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed, cause: Err
     tracing::warn!(instance_id = %instance.id, cause = %cause.code.as_str(), "an instance is held: its unsaved work could not be saved");
     berth.work.ring(ending.sandbox);
     if let Some(claim) = stop {
-        settle_stop(berth, &instance, claim).await?;
+        later(settle_stop(berth, &instance, claim).await);
     }
-    Ok(())
+    Ok(Gate::Settled)
+}
+
+/// The lease is over and the gate open; what is left is an intent in the ledger, which the driver carries on.
+fn later(left: Result<()>) {
+    if let Err(error) = left {
+        tracing::warn!(code = %error.code.as_str(), "a stop or a teardown goes on later");
+    }
 }
 
 async fn claim_stop(berth: &Berth, tx: &mut Tx, instance: &Instance, now: Time) -> Result<Option<Claimed>> {
@@ -375,8 +390,8 @@ async fn claim_stop(berth: &Berth, tx: &mut Tx, instance: &Instance, now: Time) 
 }
 
 /// The instance comes to rest as the strongest stored disposition says, and the lease ends.
-async fn rest(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Result<()> {
-    let Some((mut tx, mut sandbox, lease, mut instance, now)) = open(berth, ending, gate).await? else { return Ok(()) };
+async fn rest(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Result<Gate> {
+    let Some((mut tx, mut sandbox, lease, mut instance, now)) = open(berth, ending, gate).await? else { return Ok(Gate::Unneeded) };
     let environment: Environment =
         tx.environment(instance.organization_id, instance.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
     let others = tx.live_leases(sandbox.id).await?.into_iter().filter(|l| Some(l.id) != ending.lease && !l.has_expired(now)).count();
@@ -432,12 +447,12 @@ async fn rest(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Result<()>
     tx.commit().await?;
     berth.work.ring(ending.sandbox);
     if let Some(claim) = stop {
-        settle_stop(berth, &instance, claim).await?;
+        later(settle_stop(berth, &instance, claim).await);
     }
     if destroyed {
-        terminate::terminate(berth, instance.id).await?;
+        later(terminate::terminate(berth, instance.id).await.map(|_| ()));
     }
-    Ok(())
+    Ok(Gate::Settled)
 }
 
 fn end_reason(ending: &Ending) -> &'static str {

@@ -74,6 +74,8 @@ pub struct Settings {
     pub resume_retry: Duration,
     /// How long a release waits for running commands.
     pub drain_wait: Duration,
+    /// How long a write waits for a capture or another transition before it is told to come again.
+    pub gate_wait: Duration,
     /// How often the background tasks look.
     pub reaper_period: Duration,
 }
@@ -88,6 +90,7 @@ impl Default for Settings {
             call_timeout: Duration::from_secs(60),
             resume_retry: Duration::from_secs(60),
             drain_wait: Duration::from_secs(30),
+            gate_wait: Duration::from_secs(30),
             reaper_period: Duration::from_secs(5),
         }
     }

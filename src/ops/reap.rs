@@ -53,7 +53,7 @@ pub async fn pass(berth: &Arc<Berth>) -> Result<ReapReport> {
     Ok(report)
 }
 
-/// Runs one item of a pass; its failure is logged and left to the next pass.
+/// Runs one item of a pass; its failure is logged and left to the next pass, with what it had claimed given back.
 pub(super) fn begin<F, W>(berth: &Arc<Berth>, item: Uuid, work: F)
 where
     F: FnOnce(Arc<Berth>, Uuid) -> W + Send + 'static,
@@ -61,8 +61,9 @@ where
 {
     let task = Arc::clone(berth);
     berth.work.once(item, async move {
-        if let Err(error) = work(task, item).await {
+        if let Err(error) = work(Arc::clone(&task), item).await {
             tracing::warn!(item = %item, code = %error.code.as_str(), "a background item goes on later");
+            task.give_back_claims().await.ok();
         }
     });
 }

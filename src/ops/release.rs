@@ -14,7 +14,7 @@ use super::{Berth, Caller, terminate};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
 use crate::model::event::Actor;
-use crate::model::instance::{Event as InstanceEvent, Status as InstanceStatus};
+use crate::model::instance::{Event as InstanceEvent, Instance, Status as InstanceStatus};
 use crate::model::key::Scope;
 use crate::model::lease::{Disposition, Event, Lease, Outcome, Release, Save, Status};
 use crate::store::fence::{self, gate_closed, transition};
@@ -56,9 +56,11 @@ async fn answer(berth: &Berth, caller: &Caller, id: Uuid) -> Result<(LeaseView, 
     let patience = Instant::now() + berth.settings.provision_wait.min(Duration::from_secs(10));
     loop {
         let view = super::lease::read(berth, caller.organization, id).await?;
-        let open = view.lease.status == Status::PendingCleanup || view.lease.release.is_some();
+        // A destroy that is stored for later, behind readers or a transition, is not confirmed either.
+        let stored = view.instance.as_ref().is_some_and(|i| i.status.is_live() && i.disposition == Some(Disposition::Destroy));
+        let open = stored || view.lease.status == Status::PendingCleanup || view.lease.release.is_some();
         let deferred = view.instance.as_ref().is_some_and(|i| i.cleanup_error_kind.is_some());
-        if !open || deferred || !berth.work.line(view.lease.sandbox_id).until_changed(patience).await {
+        if !open || stored || deferred || !berth.work.line(view.lease.sandbox_id).until_changed(patience).await {
             return Ok((view, if open { Answered::Pending } else { Answered::Existing }));
         }
     }
@@ -153,10 +155,7 @@ async fn end_pending(tx: &mut Tx, sandbox: &mut crate::model::sandbox::Sandbox, 
                 succeed::retire(tx, sandbox, &mut instance, Leaving::Decided, "released", true, &ACTOR, now).await?;
                 teardown = Some(instance.id);
             }
-            InstanceStatus::Starting => {
-                instance.status = super::step(was.on(InstanceEvent::StartFailed))?;
-                tx.save_instance(&instance, was, now).await?;
-            }
+            // A start is an intent that may be on its way: the driver settles it by a look.
             InstanceStatus::Draining => {
                 let back = if instance.stopped_at.is_some() { InstanceStatus::Stopped } else { InstanceStatus::Running };
                 instance.status = super::step(was.on(InstanceEvent::Undrain(back)))?;
@@ -189,7 +188,9 @@ async fn destroy_rest(berth: &Arc<Berth>, lease: &Lease, discard: bool) -> Resul
     if !instance.status.is_live() || last.is_some_and(|l| l.id != lease.id) {
         return Ok(());
     }
-    end::drain(berth, &instance, Disposition::Destroy, discard, "deleted").await?;
+    if !end::drain(berth, &instance, Disposition::Destroy, discard, "deleted").await? {
+        return store_destroy(berth, &instance).await;
+    }
     let after = berth.store.read().await?.instance_by_id(id).await?;
     match after {
         Some(row) if row.hold_reason.is_some() => Err(Error::new(
@@ -198,4 +199,19 @@ async fn destroy_rest(berth: &Arc<Berth>, lease: &Lease, discard: bool) -> Resul
         )),
         _ => Ok(()),
     }
+}
+
+/// The instance is in the middle of something: the wish is stored, and happens as soon as it rests.
+async fn store_destroy(berth: &Arc<Berth>, instance: &Instance) -> Result<()> {
+    let mut tx = berth.store.begin().await?;
+    let Some(sandbox) = tx.lock_sandbox(instance.sandbox_id).await? else { return Ok(()) };
+    let now = tx.now().await?;
+    let Some(mut row) = tx.instance_by_id(instance.id).await?.filter(|i| i.status.is_live()) else { return Ok(()) };
+    if sandbox.instance_id != Some(row.id) || !tx.live_leases(sandbox.id).await?.is_empty() {
+        return Ok(());
+    }
+    row.disposition = Some(Disposition::Destroy);
+    let was = row.status;
+    tx.save_instance(&row, was, now).await?;
+    Ok(tx.commit().await?)
 }

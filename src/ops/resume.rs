@@ -214,8 +214,12 @@ pub(super) async fn settle_by_observation(berth: &Arc<Berth>, instance: &Instanc
             return loss::settle(berth, instance.id, "not_found").await.map(|_| ());
         }
         (InstanceStatus::Running, Observation::Present(Presence::Stopped)) => InstanceEvent::SeenStopped,
-        (InstanceStatus::Draining, Observation::Present(Presence::Stopped)) => InstanceEvent::Undrain(InstanceStatus::Stopped),
-        (InstanceStatus::Draining, Observation::Present(Presence::Running)) => InstanceEvent::Undrain(InstanceStatus::Running),
+        (InstanceStatus::Draining, Observation::Present(Presence::Stopped)) => {
+            // Its drainer goes on with it: nothing runs in it any more, and at rest it is stopped.
+            (row.stopped_at, row.quiet, row.observed_at) = (row.stopped_at.or(Some(now)), true, Some(now));
+            tx.save_instance(&row, was, now).await?;
+            return Ok(tx.commit().await?);
+        }
         (InstanceStatus::Starting, Observation::Present(Presence::Stopped)) => InstanceEvent::StartFailed,
         (InstanceStatus::Starting, Observation::Present(Presence::Running)) => InstanceEvent::Ready,
         _ => return Ok(()),

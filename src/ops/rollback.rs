@@ -16,7 +16,7 @@ use crate::store::fence::stale_generation;
 /// nothing happens and the actual current one is the answer.
 pub async fn rollback(berth: &Berth, caller: &Caller, id: Uuid, input: Rollback) -> Result<(Option<Checkpoint>, bool)> {
     caller.require_on_sandbox(berth, Scope::Write, id).await?;
-    let patience = Instant::now() + super::attach::PATIENCE;
+    let patience = Instant::now() + berth.settings.gate_wait;
     loop {
         let mut tx = berth.store.begin().await?;
         let (mut sandbox, now) = lock(&mut tx, caller, id).await?;

@@ -141,6 +141,7 @@ pub async fn write_next(tx: &mut Tx, sandbox: &mut Sandbox, role: Role, making: 
         fingerprint: making.fingerprint.clone(),
         status: Status::Creating,
         quiet: true,
+        owed_fence: None,
         hold_reason: None,
         retire_reason: None,
         disposition: None,

@@ -28,12 +28,12 @@ impl Tx {
             "UPDATE instance SET role = $3, status = $4, quiet = $5, hold_reason = $6, retire_reason = $7, disposition = $8, workspace_path = $9,
                  provider_expires_at = $10, observed_at = $11, provision_deadline = $12, cleanup_attempts = $13, cleanup_next_at = $14,
                  cleanup_error_kind = $15, quarantine_reason = $16, used_at = $17, running_at = $18, stopped_at = $19, retired_at = $20,
-                 destroyed_at = $21, updated_at = $22
+                 destroyed_at = $21, updated_at = $22, owed_fence = $23
              WHERE id = $1 AND status = $2")
             .bind(i.id).bind(was).bind(i.role).bind(i.status).bind(i.quiet).bind(i.hold_reason).bind(&i.retire_reason).bind(i.disposition)
             .bind(&i.workspace_path).bind(i.provider_expires_at).bind(i.observed_at).bind(i.provision_deadline).bind(i.cleanup_attempts)
             .bind(i.cleanup_next_at).bind(&i.cleanup_error_kind).bind(&i.quarantine_reason).bind(i.used_at).bind(i.running_at)
-            .bind(i.stopped_at).bind(i.retired_at).bind(i.destroyed_at).bind(now)
+            .bind(i.stopped_at).bind(i.retired_at).bind(i.destroyed_at).bind(now).bind(i.owed_fence)
             .execute(c).await.map(|d| d.rows_affected()))?;
         if saved == 1 { Ok(()) } else { Err(StoreError::Moved) }
     }

@@ -86,6 +86,13 @@ impl Tx {
             .bind(sandbox).bind(grant_seq).bind(status).bind(killed).bind(now).execute(c).await.map(|d| d.rows_affected()))?)
     }
 
+    /// Whether anything was admitted to this instance under this grant or a later one.
+    pub async fn was_used_since(&mut self, instance: Uuid, grant_seq: i64) -> Result<bool> {
+        let count: i64 = on!(self, c => sqlx::query_scalar("SELECT count(*) FROM operation WHERE instance_id = $1 AND grant_seq >= $2")
+            .bind(instance).bind(grant_seq).fetch_one(c).await)?;
+        Ok(count > 0)
+    }
+
     /// Running operations of a sandbox.
     pub async fn running_operations(&mut self, sandbox: Uuid) -> Result<Vec<Uuid>> {
         Ok(

@@ -8,6 +8,8 @@ use berth::model::lease::{How, OnSameHolder, Policy, Status};
 use berth::model::operation::Status as OperationStatus;
 use berth::ops::view::Answered;
 use berth::ops::{self};
+use berth::provider::Kind;
+use berth::provider::faults::{Fault, Verb};
 
 use crate::both;
 use crate::harness::{World, carried, code, command, want};
@@ -82,7 +84,7 @@ both! {
             let (berth, caller, id) = (world.berth.clone(), world.caller.clone(), first.lease.id);
             tokio::task::spawn(async move { ops::exec::run(&berth, &caller, id, command(1, &["sleep", "20000"])).await })
         };
-        while world.memory.calls(berth::provider::faults::Verb::Exec) == 0 {
+        while world.memory.calls(Verb::Exec) == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let mut take = want("run", Some("s"));
@@ -97,6 +99,27 @@ both! {
         assert_eq!((error.facts["current_epoch"].as_i64(), error.facts["carried_epoch"].as_i64()), (Some(2), Some(1)));
         let new = ops::caller::identify(&world.berth, taken.token.as_deref().unwrap()).await.unwrap();
         assert!(ops::exec::run(&world.berth, &new, first.lease.id, command(0, &["true"])).await.is_ok(), "a token carries its own generation");
+    }
+
+    async fn a_take_over_whose_kill_failed_still_owes_it(world) {
+        let first = world.acquire("run", "s").await.unwrap();
+        let running = {
+            let (berth, caller, id) = (world.berth.clone(), world.caller.clone(), first.lease.id);
+            tokio::task::spawn(async move { ops::exec::run(&berth, &caller, id, command(1, &["sleep", "20000"])).await })
+        };
+        while world.memory.calls(Verb::Exec) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        world.faults.next(Verb::Fence, Fault::FailBefore(Kind::Transient));
+        let mut take = want("run", Some("s"));
+        take.on_same_holder = OnSameHolder::TakeOver;
+        assert_eq!(code(world.acquire_with(take).await), Code::ProviderUnavailable, "unconfirmed is not answered as done");
+        let (again, _) = world.acquire_with(want("run", Some("s"))).await.unwrap();
+        assert_eq!(again.lease.epoch, 2);
+        world.exec(&again, &["true"]).await.unwrap();
+        let former = running.await.unwrap().unwrap().0;
+        assert_eq!(former.operation.status, OperationStatus::Cancelled, "dead before the first command of the new grant ran");
+        assert!(former.operation.ended_at.is_some());
     }
 
     async fn an_old_generation_changes_nothing_and_says_what_is_current(world) {

@@ -6,6 +6,7 @@ mod harness;
 
 mod counterexamples;
 mod crash;
+mod dirty_gate;
 mod exclusivity;
 mod house;
 mod lease_life;

@@ -309,7 +309,7 @@ both! {
                 attach: true,
                 source_turn_id: None,
                 source_tool_call_id: None,
-                waiting: Default::default(),
+                waiting: ops::input::Waiting::default(),
             };
             tokio::task::spawn(async move { ops::capture::capture(&berth, &caller, id, input).await })
         };

@@ -379,10 +379,10 @@ async fn hanging_destroy(db: Db) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_destroy_that_hangs_answers_202_and_ends_later_sqlite() {
-    hanging_destroy(Db::Sqlite).await;
+    Box::pin(hanging_destroy(Db::Sqlite)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_destroy_that_hangs_answers_202_and_ends_later_postgres() {
-    hanging_destroy(Db::Postgres).await;
+    Box::pin(hanging_destroy(Db::Postgres)).await;
 }

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::on_both;
-use crate::harness::server::{Server, Site, parent, processes};
+use crate::harness::server::{Server, parent, processes};
 use crate::harness::until;
 
 const ROUNDS: usize = 8;

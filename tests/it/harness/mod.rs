@@ -7,14 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use berth::archive::blob::Blobs;
-use berth::background;
 use berth::error::{Error, Result};
 use berth::model::checkpoint::Checkpoint;
-use berth::model::environment::CheckpointPolicy;
 use berth::model::instance::{Instance, Status as InstanceStatus};
 use berth::model::key::{ApiKey, Scope};
 use berth::model::lease::{Access, OnSameHolder};
-use berth::ops::input::{Acquire, Capture, Carried, Exec, NewEnvironment, ReleaseRequest, Renew, Waiting};
+use berth::ops::input::{Acquire, Capture, Carried, Exec, ReleaseRequest, Renew, Waiting};
 use berth::ops::view::{Answered, ExecView, LeaseView, SandboxView};
 use berth::ops::{self, Berth, Caller, Credential, Settings};
 use berth::provider::Provider;
@@ -54,7 +52,6 @@ macro_rules! both {
 
 /// One server on a world of its own.
 pub struct World {
-    pub db: Db,
     pub url: String,
     pub memory: Memory,
     pub faults: Faults,
@@ -99,7 +96,7 @@ impl World {
         let berth = open(&url, dir.path(), &faults, settings).await;
         ops::boot::first_start(&berth, Some("a-bootstrap-key-of-the-tests-0123456789")).await.unwrap();
         let caller = admin(&berth).await;
-        Self { db, url, memory, faults, berth, caller, dir, drop_database }
+        Self { url, memory, faults, berth, caller, dir, drop_database }
     }
 
     /// Another server on the same database, as after a crash of the first, or beside it.
@@ -109,16 +106,8 @@ impl World {
         berth
     }
 
-    pub fn path(&self) -> &Path {
-        self.dir.path()
-    }
-
     pub fn advance(&self, by: Duration) {
         self.berth.store.offset().advance(by);
-    }
-
-    pub fn start_background(&self) {
-        background::start(&self.berth);
     }
 
     /// Runs passes until nothing is due and nothing is under way.
@@ -151,27 +140,6 @@ impl World {
         let running = self.running(lease, argv);
         until("the command runs", async || self.memory.calls(Verb::Exec) > before).await;
         running
-    }
-
-    /// Another environment of the provider, with everything the default but what the change says.
-    pub async fn environment(&self, name: &str, change: impl FnOnce(&mut NewEnvironment)) {
-        let mut input = NewEnvironment {
-            name: name.to_owned(),
-            provider: "memory".to_owned(),
-            config: json!({}),
-            policy: None,
-            ttl_seconds: None,
-            max_ttl_seconds: None,
-            idle_timeout_seconds: None,
-            on_idle: None,
-            retain_seconds: None,
-            checkpoint_policy: CheckpointPolicy::default(),
-            workspace_path: None,
-            max_live_instances: None,
-            metadata: json!({}),
-        };
-        change(&mut input);
-        ops::environment::create(&self.berth, &self.caller, input).await.unwrap();
     }
 
     pub async fn put(&self, lease: &LeaseView, path: &str, content: &str) -> Result<()> {
