@@ -137,6 +137,8 @@ pub fn settings(config: &Config) -> ops::Settings {
         capture_timeout: config.capture_timeout,
         orphan_grace: config.orphan_grace,
         reaper_period: config.reaper_period,
+        rate_limit_per_second: config.rate_limit_per_second,
+        rate_limit_burst: config.rate_limit_burst,
         ..ops::Settings::default()
     }
 }

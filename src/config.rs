@@ -88,6 +88,12 @@ pub struct Settings {
     /// How long a capture may take [default: 600]
     #[arg(long, env = "BERTH_CAPTURE_TIMEOUT_SECONDS", value_name = "SECONDS")]
     pub capture_timeout_seconds: Option<u64>,
+    /// How many requests a second one credential may send, 0 for no limit [default: 5000]
+    #[arg(long, env = "BERTH_RATE_LIMIT_PER_SECOND", value_name = "COUNT")]
+    pub rate_limit_per_second: Option<u32>,
+    /// How many of them at once, after a rest [default: 10000]
+    #[arg(long, env = "BERTH_RATE_LIMIT_BURST", value_name = "COUNT")]
+    pub rate_limit_burst: Option<u32>,
     /// What is logged, such as `info` or `berth=debug` [default: info]
     #[arg(long, env = "BERTH_LOG", value_name = "FILTER")]
     pub log: Option<String>,
@@ -122,6 +128,8 @@ impl Settings {
             orphan_grace_seconds,
             provision_wait_seconds,
             capture_timeout_seconds,
+            rate_limit_per_second,
+            rate_limit_burst,
             log,
             log_format,
         )
@@ -164,6 +172,10 @@ pub struct Config {
     pub provision_wait: Duration,
     /// How long a capture may take.
     pub capture_timeout: Duration,
+    /// How many requests a second one credential may send; 0 for no limit.
+    pub rate_limit_per_second: u32,
+    /// How many of them at once, after a rest.
+    pub rate_limit_burst: u32,
     /// What is logged.
     pub log: String,
     /// How logs are written.
@@ -193,6 +205,8 @@ impl Config {
             orphan_grace: Duration::from_secs(settings.orphan_grace_seconds.unwrap_or(120)),
             provision_wait: Duration::from_secs(settings.provision_wait_seconds.unwrap_or(120)),
             capture_timeout: Duration::from_secs(settings.capture_timeout_seconds.unwrap_or(600)),
+            rate_limit_per_second: settings.rate_limit_per_second.unwrap_or(5_000),
+            rate_limit_burst: settings.rate_limit_burst.unwrap_or(10_000),
             log: settings.log.unwrap_or_else(|| "info".to_owned()),
             log_format: settings.log_format.unwrap_or_default(),
             data_dir,
@@ -226,6 +240,10 @@ impl Config {
         }
         demand(!self.reaper_period.is_zero(), "BERTH_REAPER_PERIOD_MS must be at least 1");
         demand(!self.capture_timeout.is_zero(), "BERTH_CAPTURE_TIMEOUT_SECONDS must be at least 1");
+        demand(
+            self.rate_limit_burst >= 1 && self.rate_limit_per_second <= 1_000_000,
+            "BERTH_RATE_LIMIT_BURST must be at least 1, and BERTH_RATE_LIMIT_PER_SECOND at most 1000000",
+        );
         demand(
             self.provision_wait.as_secs() <= PROVISION_DEADLINE,
             "BERTH_PROVISION_WAIT_SECONDS must be at most 600, the deadline of a provision",

@@ -4,34 +4,51 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+use serde_json::{Value, json};
+
 use crate::error::Error;
-use crate::ops::{Berth, collect, drive, reap, work};
+use crate::ops::{Berth, collect, drive, reap, sweep, work};
+
+/// How often providers' inventories are compared with the ledger.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// Starts the loops; they end when the server stops.
 pub fn start(berth: &Arc<Berth>) {
     let period = berth.settings.reaper_period;
-    every(berth, "claim_keeper", work::RENEW_EVERY, |berth| async move { berth.keep_claims().await });
-    every(berth, "driver", period, |berth| async move { drive::pass(&berth).await.map(drop) });
-    every(berth, "reaper", period, |berth| async move { reap::pass(&berth).await.map(drop) });
+    every(berth, "claim_keeper", work::RENEW_EVERY, |berth| async move { told(berth.keep_claims().await.map(|()| json!({}))) });
+    every(berth, "driver", period, |berth| async move { told(drive::pass(&berth).await) });
+    every(berth, "reaper", period, |berth| async move { told(reap::pass(&berth).await) });
+    every(berth, "orphan_sweeper", SWEEP_EVERY, |berth| async move { told(sweep::pass(&berth, false).await) });
     every(berth, "artifact_deleter", Duration::from_secs(30).min(period * 6), |berth| async move {
-        collect::delete_artifacts(&berth).await.map(drop)
+        told(collect::delete_artifacts(&berth).await.map(|deleted| json!({ "deleted": deleted })))
     });
-    every(berth, "housekeeper", Duration::from_secs(600), |berth| async move { drive::forget_old(&berth).await.map(drop) });
+    every(berth, "housekeeper", Duration::from_secs(600), |berth| async move {
+        told(drive::forget_old(&berth).await.map(|forgotten| json!({ "forgotten_operations": forgotten })))
+    });
+}
+
+/// A pass's report, as it is shown.
+fn told<R: Serialize>(ended: Result<R, Error>) -> Result<Value, Error> {
+    ended.map(|report| json!(report))
 }
 
 /// Runs a pass at once and then every period, until the server stops.
 fn every<F, W>(berth: &Arc<Berth>, task: &'static str, period: Duration, pass: F)
 where
     F: Fn(Arc<Berth>) -> W + Send + 'static,
-    W: Future<Output = std::result::Result<(), Error>> + Send + 'static,
+    W: Future<Output = Result<Value, Error>> + Send + 'static,
 {
     let berth = Arc::clone(berth);
     let stopping = berth.work.stopping().clone();
     berth.clone().work.spawn(async move {
         let mut failing = false;
         loop {
-            match pass(Arc::clone(&berth)).await {
-                Ok(()) => failing = false,
+            berth.tasks.begin(task, period);
+            let ended = pass(Arc::clone(&berth)).await;
+            berth.tasks.end(task, &ended);
+            match ended {
+                Ok(_) => failing = false,
                 Err(error) if failing => tracing::debug!(task, code = %error.code.as_str(), "a background pass failed again"),
                 Err(error) => {
                     failing = true;

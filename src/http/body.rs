@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::extract::refuse_encoding;
 use super::problem::Problem;
-use super::schema;
+use super::schema::{self, UNKNOWN_FIELD};
 use crate::error::{Code, Error, FieldError};
 
 /// The most bytes of a JSON body.
@@ -56,13 +56,14 @@ impl<S: Send + Sync, T: Checked> FromRequest<S> for Draft<T> {
         match parts.headers.get(CONTENT_TYPE) {
             // `curl -X POST` without a body: nothing said is an empty object.
             None if bytes.is_empty() => read(b"{}"),
-            media_type if is_json(media_type) => read(&bytes),
+            media_type if is_media_type(media_type, "application/json") => read(&bytes),
             _ => Err(Problem::new(Code::UnsupportedMediaType, "Send the body as `Content-Type: application/json`.")),
         }
     }
 }
 
-fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
+/// Refuses what no JSON body may come with.
+pub(super) fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
     refuse_encoding(headers)?;
     match headers.get("idempotency-key").map(HeaderValue::as_bytes) {
         Some(key) if !(1..=255).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) => {
@@ -72,12 +73,14 @@ fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-fn is_json(media_type: Option<&HeaderValue>) -> bool {
+/// Whether a `Content-Type` is this one, whatever its parameters.
+pub(super) fn is_media_type(media_type: Option<&HeaderValue>, wanted: &str) -> bool {
     let text = media_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
-    text.split(';').next().is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
+    text.split(';').next().is_some_and(|essence| essence.trim().eq_ignore_ascii_case(wanted))
 }
 
-fn unreadable(error: &axum::Error) -> Problem {
+/// Why a body's bytes could not be had.
+pub(super) fn unreadable(error: &axum::Error) -> Problem {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(one) = cause {
         if one.is::<http_body_util::LengthLimitError>() {
@@ -88,7 +91,8 @@ fn unreadable(error: &axum::Error) -> Problem {
     Problem::new(Code::MalformedJson, "The body ended before it was complete.")
 }
 
-fn read<T: Checked>(bytes: &[u8]) -> Result<Draft<T>, Problem> {
+/// One JSON value within limits.
+pub(super) fn parse(bytes: &[u8]) -> Result<Value, Problem> {
     let malformed = |error: serde_json::Error| {
         Problem::new(Code::MalformedJson, format!("Not JSON at line {}, column {}.", error.line(), error.column()))
     };
@@ -96,8 +100,20 @@ fn read<T: Checked>(bytes: &[u8]) -> Result<Draft<T>, Problem> {
     if depth(&value) > DEEPEST {
         return Err(Problem::new(Code::MalformedJson, format!("JSON nested deeper than {DEEPEST} levels.")));
     }
+    Ok(value)
+}
+
+fn read<T: Checked>(bytes: &[u8]) -> Result<Draft<T>, Problem> {
+    Ok(draft(parse(bytes)?)?)
+}
+
+/// A value as the body it stands for, with everything that is wrong with it; an error when it cannot be that body at all.
+pub(super) fn draft<T: Checked>(value: Value) -> Result<Draft<T>, Error> {
     let mut errors = schema::of_body::<T>().problems(&value);
-    let read: Result<T, _> = serde_json::from_value(value);
+    let mut known = value;
+    // What is only unknown does not keep the rest from being checked.
+    errors.iter().filter(|error| error.message == UNKNOWN_FIELD).for_each(|error| take_out(&mut known, &error.pointer));
+    let read: Result<T, _> = serde_json::from_value(known);
     match read {
         Ok(value) => {
             let mut more = Vec::new();
@@ -107,8 +123,24 @@ fn read<T: Checked>(bytes: &[u8]) -> Result<Draft<T>, Problem> {
             Ok(Draft { value, errors })
         }
         // The schema says it with pointers; serde's own words are for what only serde can see.
-        Err(_) if !errors.is_empty() => Err(Error::invalid_fields(errors).into()),
-        Err(error) => Err(Error::invalid("", error.to_string()).into()),
+        Err(_) if !errors.is_empty() => Err(Error::invalid_fields(errors)),
+        Err(error) => Err(Error::invalid("", error.to_string())),
+    }
+}
+
+/// Takes one member out of a value.
+fn take_out(value: &mut Value, pointer: &str) {
+    let Some((at, name)) = pointer.rsplit_once('/') else { return };
+    if let Some(members) = value.pointer_mut(at).and_then(Value::as_object_mut) {
+        members.remove(&name.replace("~1", "/").replace("~0", "~"));
+    }
+}
+
+impl<T> Draft<T> {
+    /// Adds what somebody else says is wrong, unless that place was told already.
+    pub fn also(&mut self, more: Vec<FieldError>) {
+        let known: Vec<_> = self.errors.iter().map(|told| told.pointer.clone()).collect();
+        self.errors.extend(more.into_iter().filter(|new| !known.contains(&new.pointer)));
     }
 }
 

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRef, FromRequestParts, RawPathParams};
-use axum::http::HeaderMap;
+use axum::extract::{FromRef, FromRequestParts, MatchedPath, RawPathParams};
 use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING};
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method};
 use serde::Deserialize;
+use tokio::time::Instant;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
+use super::layers::RequestId;
 use super::problem::Problem;
 use crate::error::{Code, Error, FieldError};
 use crate::ops::Berth;
@@ -34,8 +36,18 @@ where
         let bearer = bearer(&parts.headers)
             .ok_or_else(|| Problem::new(Code::Unauthorized, "Send `Authorization: Bearer` with an API key or a lease token."))?;
         let berth = <Arc<Berth>>::from_ref(state);
-        Ok(Self(identify(&berth, bearer).await?))
+        let caller = identify(&berth, bearer).await?;
+        if !lets_go(parts) {
+            berth.rate.admit(caller.credential.id(), Instant::now())?;
+        }
+        Ok(Self(caller))
     }
+}
+
+/// Whether a request keeps or gives up what its caller has; such a one is never refused for being one too many.
+fn lets_go(parts: &Parts) -> bool {
+    let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    parts.method == Method::DELETE || (parts.method == Method::POST && (route.ends_with("/renew") || route.ends_with("/release")))
 }
 
 /// The credential of `Authorization: Bearer …`, if there is exactly that.
@@ -163,6 +175,29 @@ impl<S: Send + Sync> FromRequestParts<S> for Prefer {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let lines: Vec<&str> = parts.headers.get_all("prefer").iter().filter_map(|line| line.to_str().ok()).collect();
         Ok(Self { prefer: (!lines.is_empty()).then(|| lines.join(",")) })
+    }
+}
+
+/// What a problem inside an answer says of its request.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    path: String,
+    request_id: String,
+}
+
+impl Asked {
+    /// A problem as it would be answered, for one item of an answer that goes on.
+    pub fn problem(&self, error: Error) -> serde_json::Value {
+        Problem(error).body(&self.path, &self.request_id)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Asked {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let request_id = parts.extensions.get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
+        Ok(Self { path: parts.uri.path().to_owned(), request_id })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The ledger: every instance that was ever asked for.
+//! The ledger: every instance that was ever asked for, and a person's word on one of them.
 
 use std::sync::Arc;
 
@@ -11,16 +11,22 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::answer::Answer;
+use super::body::Body;
 use super::extract::{Authenticated, Id};
 use super::query::{Filters, Query};
-use super::wire::instance::{Instance, InstancePage};
+use super::wire::instance::{Instance, InstancePage, InstanceWord};
 use super::{Http, words};
 use crate::model::instance::Status;
 use crate::ops::{self, Berth};
 
 /// The routes of this file.
 pub fn routes() -> OpenApiRouter<Http> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get))
+        .routes(routes!(retry))
+        .routes(routes!(mark_lost))
+        .routes(routes!(forget))
 }
 
 /// Which instances.
@@ -66,4 +72,55 @@ async fn list(
     params(("id" = Uuid, Path, description = "The instance.")), responses((status = 200, description = "The instance.", body = Instance)))]
 async fn get(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id) -> Answer<Json<Instance>> {
     Ok(Json(Instance::of(&ops::instance::get(&berth, &caller, id).await?)))
+}
+
+/// Retry a teardown
+///
+/// Now, whatever its back-off or quarantine says. For administrators; the reason becomes an event.
+#[utoipa::path(post, path = "/v1/instances/{id}/retry-cleanup", operation_id = "instance_retry_cleanup", tag = "instances",
+    params(("id" = Uuid, Path, description = "The instance.")), request_body = InstanceWord,
+    responses((status = 200, description = "The instance after the attempt.", body = Instance)),
+    extensions(("x-error-codes" = json!(["in_use", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
+async fn retry(
+    State(berth): State<Arc<Berth>>,
+    Authenticated(caller): Authenticated,
+    Id(id): Id,
+    Body(word): Body<InstanceWord>,
+) -> Answer<Json<Instance>> {
+    Ok(Json(Instance::of(&ops::ledger::retry_cleanup(&berth, &caller, id, &word.reason).await?)))
+}
+
+/// Mark an instance lost
+///
+/// For a provider that cannot tell stopped from gone. Its leases answer `instance_lost` until they are recovered. For administrators;
+/// the reason becomes an event.
+#[utoipa::path(post, path = "/v1/instances/{id}/mark-lost", operation_id = "instance_mark_lost", tag = "instances",
+    params(("id" = Uuid, Path, description = "The instance.")), request_body = InstanceWord,
+    responses((status = 200, description = "The lost instance.", body = Instance)),
+    extensions(("x-error-codes" = json!([
+        "in_use", "transition_in_progress", "idempotency_key_in_use", "idempotency_key_mismatch"
+    ]))))]
+async fn mark_lost(
+    State(berth): State<Arc<Berth>>,
+    Authenticated(caller): Authenticated,
+    Id(id): Id,
+    Body(word): Body<InstanceWord>,
+) -> Answer<Json<Instance>> {
+    Ok(Json(Instance::of(&ops::ledger::mark_lost(&berth, &caller, id, &word.reason).await?)))
+}
+
+/// Forget an instance
+///
+/// Ends a teardown that can never be confirmed. Only for a row whose end is decided. For administrators; the reason becomes an event.
+#[utoipa::path(post, path = "/v1/instances/{id}/forget", operation_id = "instance_forget", tag = "instances",
+    params(("id" = Uuid, Path, description = "The instance.")), request_body = InstanceWord,
+    responses((status = 200, description = "The forgotten instance.", body = Instance)),
+    extensions(("x-error-codes" = json!(["in_use", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
+async fn forget(
+    State(berth): State<Arc<Berth>>,
+    Authenticated(caller): Authenticated,
+    Id(id): Id,
+    Body(word): Body<InstanceWord>,
+) -> Answer<Json<Instance>> {
+    Ok(Json(Instance::of(&ops::ledger::forget(&berth, &caller, id, &word.reason).await?)))
 }

@@ -16,7 +16,11 @@ mod keys;
 pub mod layers;
 mod leases;
 mod listing;
+mod maintenance;
+mod many;
 pub mod openapi;
+mod organizations;
+mod patch;
 mod pointer;
 pub mod problem;
 mod problems;
@@ -49,6 +53,7 @@ pub struct Http {
 fn described() -> OpenApiRouter<Http> {
     OpenApiRouter::new()
         .merge(leases::routes())
+        .merge(many::routes())
         .merge(exec::routes())
         .merge(files::routes())
         .merge(listing::routes())
@@ -59,7 +64,9 @@ fn described() -> OpenApiRouter<Http> {
         .merge(environments::routes())
         .merge(instances::routes())
         .merge(keys::routes())
+        .merge(organizations::routes())
         .merge(service::routes())
+        .merge(maintenance::routes())
         .merge(docs::routes())
         .merge(problems::routes())
 }

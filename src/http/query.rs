@@ -108,6 +108,25 @@ fn typed(schema: &Value, text: String) -> Value {
     }
 }
 
+/// A list without filters.
+#[derive(Debug, Default, serde::Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Paging {
+    /// At most this many; 20 when absent.
+    #[param(minimum = 1, maximum = 100)]
+    pub limit: Option<i64>,
+    /// The `next_cursor` of the page before.
+    #[param(max_length = 2000)]
+    pub cursor: Option<String>,
+}
+
+impl Paging {
+    /// The list query.
+    pub fn list(self) -> ListQuery {
+        ListQuery { limit: self.limit.unwrap_or(20), cursor: self.cursor, ..ListQuery::default() }
+    }
+}
+
 /// What the filters of a list have in common.
 #[derive(Debug, Default)]
 pub struct Filters {

@@ -1,9 +1,10 @@
-//! Logical sandboxes: ensure, look, explain.
+//! Logical sandboxes: ensure, look, explain, delete.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -22,7 +23,7 @@ use crate::ops::{self, Berth};
 
 /// The routes of this file.
 pub fn routes() -> OpenApiRouter<Http> {
-    OpenApiRouter::new().routes(routes!(ensure, list)).routes(routes!(get)).routes(routes!(explain))
+    OpenApiRouter::new().routes(routes!(ensure, list)).routes(routes!(get, delete)).routes(routes!(explain))
 }
 
 /// Ensure a sandbox
@@ -84,6 +85,18 @@ async fn list(
     responses((status = 200, description = "The sandbox.", body = Sandbox)))]
 async fn get(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id) -> Answer<Json<Sandbox>> {
     Ok(Json(Sandbox::of(&ops::sandbox::get(&berth, &caller, id).await?)))
+}
+
+/// Delete a sandbox
+///
+/// Ends its instance and deletes its checkpoints: all its work is gone, and its scope is free. Refused while leases on it live.
+#[utoipa::path(delete, path = "/v1/sandboxes/{id}", operation_id = "sandbox_delete", tag = "sandboxes",
+    params(("id" = uuid::Uuid, Path, description = "The sandbox.")),
+    responses((status = 204, description = "The sandbox is gone.")),
+    extensions(("x-error-codes" = json!(["sandbox_in_use", "transition_in_progress", "provider_unavailable"]))))]
+async fn delete(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id) -> Answer<StatusCode> {
+    ops::delete::delete(&berth, &caller, id).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Explain a sandbox

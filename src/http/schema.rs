@@ -11,6 +11,9 @@ use utoipa::ToSchema;
 
 use crate::error::FieldError;
 
+/// What is said of a member that the schema does not have.
+pub const UNKNOWN_FIELD: &str = "is not a known field";
+
 /// A schema and its compiled form.
 #[derive(Debug)]
 pub struct Compiled {
@@ -67,7 +70,7 @@ fn tell(error: &ValidationError<'_>, found: &mut Vec<FieldError>) {
     let message = match error.kind() {
         Kind::AdditionalProperties { unexpected } => {
             for name in unexpected {
-                say(below(at, name), "is not a known field".to_owned());
+                say(below(at, name), UNKNOWN_FIELD.to_owned());
             }
             return;
         }

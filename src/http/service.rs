@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use tokio::sync::Mutex;
@@ -13,11 +14,11 @@ use utoipa_axum::routes;
 
 use super::Http;
 use super::answer::Answer;
-use super::extract::Authenticated;
+use super::extract::{Authenticated, bearer};
 use super::wire::service::{Health, Provider, ProviderPage, Readiness, WhoAmI};
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::model::key::Scope;
-use crate::ops::caller::Credential;
+use crate::ops::caller::{Credential, identify};
 use crate::ops::{self, Berth};
 use crate::telemetry;
 
@@ -44,22 +45,22 @@ async fn healthz() -> Json<Health> {
 }
 
 /// When was looked, and what was seen.
-type Look = (Instant, Result<(), Error>);
+type Look = (Instant, Vec<ops::health::Failing>);
 
 /// The last look at the database, shared by all who ask within a second.
 #[derive(Clone, Debug, Default)]
 pub struct LastLook(Arc<Mutex<Option<Look>>>);
 
 impl LastLook {
-    /// Whether a write works, as of at most a second ago; one look at a time.
-    async fn look(&self, berth: &Berth) -> Result<(), Error> {
+    /// What fails, as of at most a second ago; one look at a time.
+    async fn look(&self, berth: &Berth) -> Vec<ops::health::Failing> {
         let mut last = self.0.lock().await;
         if let Some((at, result)) = last.as_ref()
             && at.elapsed() < READINESS_LASTS
         {
             return result.clone();
         }
-        let result = ops::health::writable(berth).await;
+        let result = ops::health::failing(berth).await;
         *last = Some((Instant::now(), result.clone()));
         result
     }
@@ -67,12 +68,25 @@ impl LastLook {
 
 /// Is the service ready?
 ///
-/// 200 only if a database write works and the migrations match.
+/// 200 only if a database write works and the migrations match. With an operator's key a refusal names the checks that fail.
 #[utoipa::path(get, path = "/readyz", operation_id = "readyz", tag = "service", security(()),
     responses((status = 200, description = "The service can do its work.", body = Readiness)))]
-async fn readyz(State(berth): State<Arc<Berth>>, State(last): State<LastLook>) -> Answer<Json<Readiness>> {
-    last.look(&berth).await?;
-    Ok(Json(Readiness { status: "ready" }))
+async fn readyz(State(berth): State<Arc<Berth>>, State(last): State<LastLook>, headers: HeaderMap) -> Answer<Json<Readiness>> {
+    let failing = last.look(&berth).await;
+    if failing.is_empty() {
+        return Ok(Json(Readiness { status: "ready" }));
+    }
+    let mut error = Error::new(Code::StorageUnavailable, "The service cannot do its work now.");
+    if operates(&berth, &headers).await {
+        error = error.fact("failing", failing);
+    }
+    Err(error.into())
+}
+
+/// Whether an operator asks; nobody has to say who they are here.
+async fn operates(berth: &Berth, headers: &HeaderMap) -> bool {
+    let Some(bearer) = bearer(headers) else { return false };
+    identify(berth, bearer).await.is_ok_and(|caller| caller.require(Scope::Operator).is_ok())
 }
 
 /// Metrics
@@ -96,11 +110,13 @@ pub async fn metrics_text() -> impl IntoResponse {
 /// The organization, credential and scopes of this request.
 #[utoipa::path(get, path = "/v1/whoami", operation_id = "whoami", tag = "service",
     responses((status = 200, description = "Who the request was made by.", body = WhoAmI)))]
-async fn whoami(Authenticated(caller): Authenticated) -> Json<WhoAmI> {
+async fn whoami(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated) -> Answer<Json<WhoAmI>> {
     let organization_id = caller.organization;
-    Json(match caller.credential {
+    let organization_name = ops::organization::name(&berth, &caller).await?;
+    Ok(Json(match caller.credential {
         Credential::Key(key) => WhoAmI {
             organization_id,
+            organization_name,
             credential: "api_key",
             api_key_id: Some(key.id),
             name: Some(key.name),
@@ -110,6 +126,7 @@ async fn whoami(Authenticated(caller): Authenticated) -> Json<WhoAmI> {
         },
         Credential::Token(claims) => WhoAmI {
             organization_id,
+            organization_name,
             credential: "lease_token",
             api_key_id: None,
             name: None,
@@ -117,7 +134,7 @@ async fn whoami(Authenticated(caller): Authenticated) -> Json<WhoAmI> {
             expires_at: None,
             lease_id: Some(claims.lease),
         },
-    })
+    }))
 }
 
 /// List providers

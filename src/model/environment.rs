@@ -69,9 +69,13 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// How the workspace is saved when a lease ends and its caller said nothing.
+    /// How the workspace is saved when a lease ends and its caller said nothing. Where checkpoints are required, a policy is no
+    /// consent to go without one.
     pub fn save_at_end(&self, expired: bool, anonymous: bool) -> Save {
         let configured = if expired { self.checkpoint_policy.on_expiry } else { self.checkpoint_policy.on_release };
-        configured.unwrap_or(if anonymous { Save::None } else { Save::Auto })
+        match configured.unwrap_or(if anonymous { Save::None } else { Save::Auto }) {
+            Save::None if !anonymous && self.checkpoint_policy.required == Some(true) => Save::Auto,
+            save => save,
+        }
     }
 }

@@ -26,6 +26,7 @@ pub struct Sandbox {
     pub diverged: bool,
     pub unsaved_loss: bool,
     pub process_open: bool,
+    pub deleted_at: Option<Time>,
     pub created_at: Time,
     pub updated_at: Time,
 }

@@ -38,6 +38,7 @@ pub(super) enum Attempt {
 /// Grants a lease, or says who is in the way.
 pub async fn acquire(berth: &Arc<Berth>, caller: &Caller, input: Acquire) -> Result<(LeaseView, Answered)> {
     caller.require(Scope::Write)?;
+    berth.refuse_while_draining().await?;
     let environment = super::environment::find(berth, caller.organization, &input.environment).await?;
     check(&environment, &input)?;
     let patience = Instant::now() + input.waiting.others;
@@ -257,6 +258,9 @@ impl Story<'_> {
                     "Other leases use the sandbox as it is; it cannot be replaced under them.",
                 )
                 .fact("cause", reason));
+            }
+            if self.input.discard_workspace {
+                super::release::require_checkpoint(self.environment, &self.sandbox, Some(&instance))?;
             }
             let gate = tx
                 .claim(self.sandbox.id, ClaimKind::Gate, self.berth.work.owner, "drain", self.now, self.berth.settings.provision_deadline)

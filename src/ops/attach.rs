@@ -70,8 +70,8 @@ pub async fn attach(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: U
 /// Locks a sandbox of the caller's organization.
 pub(super) async fn lock(tx: &mut Tx, caller: &Caller, sandbox: Uuid) -> Result<(Sandbox, Time)> {
     let unknown = || Error::not_found("sandbox");
-    tx.sandbox(caller.organization, sandbox).await?.ok_or_else(unknown)?;
-    let row = tx.lock_sandbox(sandbox).await?.ok_or_else(unknown)?;
+    tx.living_sandbox(caller.organization, sandbox).await?.ok_or_else(unknown)?;
+    let row = tx.lock_sandbox(sandbox).await?.filter(|s| s.deleted_at.is_none()).ok_or_else(unknown)?;
     Ok((row, tx.now().await?))
 }
 

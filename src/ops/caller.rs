@@ -19,6 +19,16 @@ pub enum Credential {
     Token(Claims),
 }
 
+impl Credential {
+    /// The key's id, or the lease's.
+    pub fn id(&self) -> Uuid {
+        match self {
+            Self::Key(key) => key.id,
+            Self::Token(claims) => claims.lease,
+        }
+    }
+}
+
 /// An authenticated caller.
 #[derive(Clone, Debug)]
 pub struct Caller {
@@ -33,9 +43,9 @@ pub async fn identify(berth: &Berth, bearer: &str) -> Result<Caller> {
     if bearer.starts_with(token::PREFIX) {
         let claims = Claims::verify(bearer, &berth.deployment.signing_key)
             .ok_or_else(|| Error::new(Code::InvalidToken, "This lease token was not issued here."))?;
-        let lease = berth.store.read().await?.lease_by_id(claims.lease).await?;
-        let lease = lease.ok_or_else(|| Error::new(Code::InvalidToken, "This lease token's lease does not exist."))?;
-        return Ok(Caller { organization: lease.organization_id, credential: Credential::Token(claims) });
+        let organization = berth.store.read().await?.organization_of_lease(claims.lease).await?;
+        let organization = organization.ok_or_else(|| Error::new(Code::InvalidToken, "This lease token's lease does not exist."))?;
+        return Ok(Caller { organization, credential: Credential::Token(claims) });
     }
     let hash = key::hash(bearer);
     let unknown = || Error::new(Code::Unauthorized, "This API key is unknown, revoked or expired.");

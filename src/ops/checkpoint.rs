@@ -36,6 +36,6 @@ pub async fn current(berth: &Berth, caller: &Caller, sandbox: Uuid) -> Result<Ch
 
 async fn own(berth: &Berth, caller: &Caller, sandbox: Uuid) -> Result<Tx> {
     let mut tx = berth.store.read().await?;
-    tx.sandbox(caller.organization, sandbox).await?.ok_or_else(|| Error::not_found("sandbox"))?;
+    tx.living_sandbox(caller.organization, sandbox).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     Ok(tx)
 }

@@ -62,6 +62,15 @@ async fn take(tx: &mut Tx, row: &Checkpoint, now: Time) -> Result<()> {
     Ok(())
 }
 
+/// What the deletion ledger would take next: uploads nobody recorded, and artifacts whose deletion is due.
+pub async fn due(berth: &Berth) -> Result<(Vec<Uuid>, Vec<Uuid>)> {
+    let mut tx = berth.store.read().await?;
+    let now = tx.now().await?;
+    let unrecorded = tx.unrecorded_artifacts(now.before(UNRECORDED), super::reap::BATCH).await?;
+    let due = tx.artifacts_to_delete(now, super::reap::BATCH).await?;
+    Ok((unrecorded, due.into_iter().map(|(id, _, _)| id).collect()))
+}
+
 /// One pass over the deletion ledger: "already gone" counts as deleted. Returns how many were deleted.
 pub async fn delete_artifacts(berth: &Arc<Berth>) -> Result<u64> {
     let mut tx = berth.store.begin().await?;

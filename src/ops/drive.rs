@@ -17,7 +17,7 @@ use crate::store::{ClaimKind, Claimed};
 const ACTOR: Actor = Actor::System { task: "driver" };
 
 /// What one pass took over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DriveReport {
     /// Pending leases nobody was making ready.
     pub pending: usize,

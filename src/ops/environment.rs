@@ -1,27 +1,84 @@
-//! Environments: made by administrators, read by everybody of the organization.
+//! Environments: made and changed by administrators, read by everybody of the organization.
 
+use serde_json::json;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::input::{ListQuery, NewEnvironment};
 use super::view::Page;
 use super::{Berth, Caller};
+use crate::clock::Time;
 use crate::error::{Code, Error, FieldError, Result};
 use crate::model::environment::Environment;
 use crate::model::key::Scope;
-use crate::store::Cursor;
 use crate::store::event::NewEvent;
+use crate::store::{Cursor, Tx};
 
 /// Makes an environment; its configuration is checked against the provider's schema first.
 pub async fn create(berth: &Berth, caller: &Caller, input: NewEnvironment) -> Result<Environment> {
     caller.require(Scope::Admin)?;
     check(berth, &input)?;
     let base = super::boot::defaults(caller.organization, &input.name, &input.provider);
-    let millis = |seconds: Option<i64>, default: i64| seconds.map_or(default, |s| s.saturating_mul(1000));
-    let max_ttl_ms = millis(input.max_ttl_seconds, base.max_ttl_ms);
     let mut tx = berth.store.begin().await?;
     let now = tx.now().await?;
-    let environment = Environment {
+    let environment = Environment { created_at: now, updated_at: now, ..filled(base, input) };
+    match tx.insert_environment(&environment).await {
+        Ok(()) => {}
+        Err(error) if error.is_unique_violation() => return Err(taken(&environment.name)),
+        Err(error) => return Err(error.into()),
+    }
+    tell(&mut tx, caller, &environment, "environment.created", now).await?;
+    tx.commit().await?;
+    Ok(environment)
+}
+
+/// Changes an environment: `change` makes the whole new wish from the present row, which is checked as a new one would be. With
+/// versions to match, 412 unless the present one is among them.
+pub async fn update(
+    berth: &Berth,
+    caller: &Caller,
+    id_or_name: &str,
+    if_match: Option<&[i64]>,
+    change: impl FnOnce(&Environment) -> Result<NewEnvironment>,
+) -> Result<Environment> {
+    caller.require(Scope::Admin)?;
+    let found = find(berth, caller.organization, id_or_name).await?;
+    let mut tx = berth.store.begin().await?;
+    let present = tx.lock_environment(caller.organization, found.id).await?.ok_or_else(|| Error::not_found("environment"))?;
+    if present.archived_at.is_some() {
+        return Err(Error::new(Code::EnvironmentArchived, "This environment is archived; it is not changed any more."));
+    }
+    if if_match.is_some_and(|versions| !versions.contains(&present.version)) {
+        return Err(Error::new(Code::PreconditionFailed, "The environment was changed since it was read; read it again.")
+            .fact("current", present.version));
+    }
+    let input = change(&present)?;
+    check(berth, &input)?;
+    let now = tx.now().await?;
+    let defaults = super::boot::defaults(caller.organization, &input.name, &input.provider);
+    let changed = Environment {
+        id: present.id,
+        version: present.version + 1,
+        created_at: present.created_at,
+        updated_at: now,
+        ..filled(defaults, input)
+    };
+    match tx.save_environment(&changed, present.version, now).await {
+        Ok(true) => {}
+        Ok(false) => return Err(crate::store::error::StoreError::Moved.into()),
+        Err(error) if error.is_unique_violation() => return Err(taken(&changed.name)),
+        Err(error) => return Err(error.into()),
+    }
+    tell(&mut tx, caller, &changed, "environment.updated", now).await?;
+    tx.commit().await?;
+    Ok(changed)
+}
+
+/// What was asked for, with defaults for the rest.
+fn filled(base: Environment, input: NewEnvironment) -> Environment {
+    let millis = |seconds: Option<i64>, default: i64| seconds.map_or(default, |s| s.saturating_mul(1000));
+    let max_ttl_ms = millis(input.max_ttl_seconds, base.max_ttl_ms);
+    Environment {
         config: Json(input.config),
         policy: input.policy,
         ttl_ms: millis(input.ttl_seconds, base.ttl_ms.min(max_ttl_ms)),
@@ -33,38 +90,45 @@ pub async fn create(berth: &Berth, caller: &Caller, input: NewEnvironment) -> Re
         workspace_path: input.workspace_path,
         max_live_instances: input.max_live_instances,
         metadata: Json(input.metadata),
-        created_at: now,
-        updated_at: now,
         ..base
-    };
-    match tx.insert_environment(&environment).await {
-        Ok(()) => {}
-        Err(error) if error.is_unique_violation() => {
-            return Err(Error::new(Code::NameTaken, format!("An environment named {} exists already.", environment.name)));
-        }
-        Err(error) => return Err(error.into()),
     }
+}
+
+fn taken(name: &str) -> Error {
+    Error::new(Code::NameTaken, format!("An environment named {name} exists already."))
+}
+
+/// Writes an event about an environment.
+pub(super) async fn tell(tx: &mut Tx, caller: &Caller, environment: &Environment, type_: &'static str, now: Time) -> Result<()> {
     let event = NewEvent {
         organization: caller.organization,
-        type_: "environment.created",
+        type_,
         subject_kind: "environment",
         subject: environment.id,
         generation: None,
         actor: &caller.actor(),
-        data: serde_json::json!({ "name": environment.name, "provider": environment.provider }),
+        data: json!({ "name": environment.name, "provider": environment.provider, "version": environment.version }),
     };
-    tx.tell(event, now).await?;
-    tx.commit().await?;
-    Ok(environment)
+    Ok(tx.tell(event, now).await?)
 }
 
 fn check(berth: &Berth, input: &NewEnvironment) -> Result<()> {
-    let mut wrong = Vec::new();
-    let mut say = |pointer: &str, message: String| wrong.push(FieldError { pointer: pointer.to_owned(), message });
-    if berth.providers.get(&input.provider).is_none() {
-        let known: Vec<_> = berth.providers.all().map(|p| p.traits().kind).collect();
-        say("/provider", format!("is not a provider of this server; it has {}", known.join(", ")));
+    let errors = problems(berth, input);
+    if errors.is_empty() {
+        return Ok(());
     }
+    let only_config = errors.iter().all(|e| e.pointer.starts_with("/config"));
+    let mut error = Error::invalid_fields(errors);
+    if only_config {
+        error.code = Code::ConfigInvalid;
+    }
+    Err(error)
+}
+
+/// Everything that is wrong with the wish, each at its own place; what only the provider's schema sees comes last.
+pub fn problems(berth: &Berth, input: &NewEnvironment) -> Vec<FieldError> {
+    let mut wrong = Vec::new();
+    let mut say = |pointer: String, message: String| wrong.push(FieldError { pointer, message });
     let max = input.max_ttl_seconds.unwrap_or(86_400);
     for (pointer, value, low, high) in [
         ("/max_ttl_seconds", input.max_ttl_seconds, 1, 365 * 86_400),
@@ -76,21 +140,18 @@ fn check(berth: &Berth, input: &NewEnvironment) -> Result<()> {
         ("/checkpoint_policy/keep_for_seconds", input.checkpoint_policy.keep_for_seconds, 0, 10 * 365 * 86_400),
     ] {
         if value.is_some_and(|v| v < low || v > high) {
-            say(pointer, format!("must be {low} to {high}"));
+            say(pointer.to_owned(), format!("must be {low} to {high}"));
         }
     }
-    if !wrong.is_empty() {
-        return Err(Error::invalid_fields(wrong));
+    if berth.providers.get(&input.provider).is_none() {
+        let known: Vec<_> = berth.providers.all().map(|p| p.traits().kind).collect();
+        say("/provider".to_owned(), format!("is not a provider of this server; it has {}", known.join(", ")));
+        return wrong;
     }
-    let schema_errors = berth.providers.check_config(&input.provider, &input.config).err().unwrap_or_default();
-    if schema_errors.is_empty() {
-        return Ok(());
+    for (pointer, message) in berth.providers.check_config(&input.provider, &input.config).err().unwrap_or_default() {
+        say(format!("/config{pointer}"), message);
     }
-    let errors: Vec<_> =
-        schema_errors.into_iter().map(|(pointer, message)| FieldError { pointer: format!("/config{pointer}"), message }).collect();
-    let mut error = Error::invalid_fields(errors);
-    error.code = Code::ConfigInvalid;
-    Err(error)
+    wrong
 }
 
 /// By id or by name; archived ones by id only.

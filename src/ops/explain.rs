@@ -25,7 +25,7 @@ pub async fn lease(berth: &Berth, caller: &Caller, id: Uuid) -> Result<Explanati
 pub async fn sandbox(berth: &Berth, caller: &Caller, id: Uuid) -> Result<Explanation> {
     caller.require_on_sandbox(berth, Scope::Read, id).await?;
     let mut tx = berth.store.read().await?;
-    let row = tx.sandbox(caller.organization, id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
+    let row = tx.living_sandbox(caller.organization, id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     let view = super::sandbox::join(&mut tx, row).await?;
     let mut because = sandbox_rules(&view);
     for lease in tx.live_leases(id).await? {

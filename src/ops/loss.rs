@@ -24,11 +24,20 @@ pub enum Found {
     Unproven,
 }
 
+/// An administrator's word that an instance is lost.
+#[derive(Clone, Debug)]
+pub struct Word {
+    /// Whose.
+    pub actor: Actor,
+    /// Why, in their own words.
+    pub reason: String,
+}
+
 /// Looks at an instance after another verb met a not-found or a refusal, and writes down what the look proved.
 pub async fn investigate(berth: &std::sync::Arc<Berth>, instance: &Instance) -> Result<Found> {
     match provision::look(berth, instance).await {
         Observation::Absent | Observation::Present(Presence::Ended) => {
-            Ok(if settle(berth, instance.id, "not_found").await? { Found::Lost } else { Found::Unproven })
+            Ok(if settle(berth, instance.id, "not_found", None).await? { Found::Lost } else { Found::Unproven })
         }
         Observation::Present(Presence::Stopped) => {
             super::resume::settle_by_observation(berth, instance).await?;
@@ -40,7 +49,7 @@ pub async fn investigate(berth: &std::sync::Arc<Berth>, instance: &Instance) -> 
 
 /// Writes a proven loss down: the instance, the generation, the operations, and the leases that had a release stored. Live
 /// leases stay active and answer `instance_lost` until recover. False when the row was not live any more.
-pub async fn settle(berth: &Berth, instance: Uuid, reason: &str) -> Result<bool> {
+pub async fn settle(berth: &Berth, instance: Uuid, reason: &str, said: Option<&Word>) -> Result<bool> {
     let mut tx = berth.store.begin().await?;
     let Some(found) = tx.instance_by_id(instance).await? else { return Ok(false) };
     let Some(mut sandbox) = tx.lock_sandbox(found.sandbox_id).await? else { return Ok(false) };
@@ -50,6 +59,10 @@ pub async fn settle(berth: &Berth, instance: Uuid, reason: &str) -> Result<bool>
         return Ok(false);
     }
     succeed::retire(&mut tx, &mut sandbox, &mut row, Leaving::Lost, reason, false, &ACTOR, now).await?;
+    if let Some(word) = said {
+        let data = serde_json::json!({ "reason": word.reason });
+        succeed::tell(&mut tx, &row, "instance.marked_lost", data, &word.actor, now).await?;
+    }
     tx.settle_operations_below(sandbox.id, i64::MAX, OperationStatus::Unknown, false, now).await?;
     for lease in tx.live_leases(sandbox.id).await?.into_iter().filter(|l| l.instance_id == Some(instance)) {
         let Some(release) = lease.release.clone() else { continue };

@@ -5,12 +5,16 @@
 
 pub mod acquire;
 pub mod admit;
+pub mod archive_environment;
 pub mod attach;
 pub mod boot;
 pub mod caller;
 pub mod capture;
 pub mod checkpoint;
 pub mod collect;
+pub mod delete;
+pub mod destroy;
+pub mod draining;
 pub mod drive;
 pub mod end;
 pub mod environment;
@@ -22,10 +26,17 @@ pub mod input;
 pub mod instance;
 pub mod keys;
 pub mod lease;
+pub mod ledger;
+pub mod limits;
 pub mod loss;
+pub mod maintenance;
 pub mod make;
+pub mod many;
+pub mod organization;
+pub mod probe;
 pub mod provider;
 pub mod provision;
+pub mod rate;
 pub mod reap;
 pub mod record;
 pub mod recover;
@@ -36,6 +47,8 @@ pub mod resume;
 pub mod rollback;
 pub mod sandbox;
 pub mod succeed;
+pub mod sweep;
+pub mod tasks;
 pub mod terminate;
 #[cfg(test)]
 pub mod testing;
@@ -78,6 +91,10 @@ pub struct Settings {
     pub gate_wait: Duration,
     /// How often the background tasks look.
     pub reaper_period: Duration,
+    /// How many requests a second one credential may send; 0 for no limit.
+    pub rate_limit_per_second: u32,
+    /// How many of them at once, after a rest.
+    pub rate_limit_burst: u32,
 }
 
 impl Default for Settings {
@@ -92,6 +109,8 @@ impl Default for Settings {
             drain_wait: Duration::from_secs(30),
             gate_wait: Duration::from_secs(30),
             reaper_period: Duration::from_secs(5),
+            rate_limit_per_second: 5_000,
+            rate_limit_burst: 10_000,
         }
     }
 }
@@ -112,6 +131,11 @@ pub struct Berth {
     pub work: Work,
     /// API keys seen in the last seconds.
     pub(crate) keys: moka::future::Cache<String, crate::model::key::ApiKey>,
+    /// How fast each credential asks.
+    pub rate: rate::Rate,
+    /// What the background did last.
+    pub tasks: tasks::Tasks,
+    pub(crate) draining: draining::LastLook,
     /// The directory of a test's server, gone with it.
     #[cfg(test)]
     pub(crate) scratch: std::sync::OnceLock<tempfile::TempDir>,
@@ -127,7 +151,11 @@ impl Berth {
             tx.commit().await?;
         }
         let keys = moka::future::Cache::builder().max_capacity(10_000).time_to_live(Duration::from_secs(3)).build();
+        let rate = rate::Rate::new(settings.rate_limit_per_second, settings.rate_limit_burst);
         Ok(Arc::new(Self {
+            rate,
+            tasks: tasks::Tasks::default(),
+            draining: draining::LastLook::default(),
             store,
             providers,
             blobs,

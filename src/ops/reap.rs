@@ -16,7 +16,7 @@ const ACTOR: Actor = Actor::System { task: "reaper" };
 pub const BATCH: i64 = 500;
 
 /// What one pass began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ReapReport {
     /// Leases whose time had passed.
     pub expired: usize,
@@ -28,15 +28,39 @@ pub struct ReapReport {
     pub forgotten: usize,
 }
 
-/// One pass over what time has ended; the work itself goes on in tracked tasks.
-pub async fn pass(berth: &Arc<Berth>) -> Result<ReapReport> {
+/// What time has ended.
+#[derive(Clone, Debug, Default)]
+pub struct Due {
+    /// Leases whose time has passed.
+    pub expired: Vec<Uuid>,
+    /// Retained leases whose time has passed.
+    pub retained: Vec<Uuid>,
+    /// Idle running instances.
+    pub idle: Vec<Uuid>,
+    /// Stopped instances nobody came back for.
+    pub forgotten: Vec<Uuid>,
+}
+
+/// Looks for what time has ended.
+pub async fn due(berth: &Berth) -> Result<Due> {
     let mut tx = berth.store.read().await?;
     let now = tx.now().await?;
-    let expired = tx.expired_leases(now, BATCH).await?;
-    let retained = tx.retained_leases_due(now, BATCH).await?;
-    let idle = tx.idle_instances(InstanceStatus::Running, now, BATCH).await?;
-    let forgotten = tx.idle_instances(InstanceStatus::Stopped, now, BATCH).await?;
-    drop(tx);
+    Ok(Due {
+        expired: tx.expired_leases(now, BATCH).await?,
+        retained: tx.retained_leases_due(now, BATCH).await?,
+        idle: tx.idle_instances(InstanceStatus::Running, now, BATCH).await?,
+        forgotten: tx.idle_instances(InstanceStatus::Stopped, now, BATCH).await?,
+    })
+}
+
+/// One pass over what time has ended; the work itself goes on in tracked tasks.
+pub async fn pass(berth: &Arc<Berth>) -> Result<ReapReport> {
+    Ok(begin_all(berth, due(berth).await?))
+}
+
+/// Begins what is due.
+pub fn begin_all(berth: &Arc<Berth>, due: Due) -> ReapReport {
+    let Due { expired, retained, idle, forgotten } = due;
     let report = ReapReport { expired: expired.len(), retained: retained.len(), idle: idle.len(), forgotten: forgotten.len() };
     for lease in expired {
         begin(berth, lease, |berth, id| async move { expire(&berth, id).await });
@@ -50,7 +74,7 @@ pub async fn pass(berth: &Arc<Berth>) -> Result<ReapReport> {
     for instance in forgotten {
         begin(berth, instance, |berth, id| async move { forget(&berth, id).await });
     }
-    Ok(report)
+    report
 }
 
 /// Runs one item of a pass; its failure is logged and left to the next pass, with what it had claimed given back.

@@ -13,10 +13,12 @@ use super::view::{Answered, LeaseView};
 use super::{Berth, Caller, terminate};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
+use crate::model::environment::Environment;
 use crate::model::event::Actor;
 use crate::model::instance::{Event as InstanceEvent, Instance, Status as InstanceStatus};
 use crate::model::key::Scope;
 use crate::model::lease::{Disposition, Event, Lease, Outcome, Release, Save, Status};
+use crate::model::sandbox::Sandbox;
 use crate::store::fence::{self, gate_closed, transition};
 use crate::store::{Carried, ClaimKind, Tx};
 
@@ -99,6 +101,10 @@ async fn end_lease(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: &Releas
             let environment =
                 tx.environment(lease.organization_id, lease.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
             let release = wished(input, &lease, &environment, sandbox.is_anonymous());
+            if release.disposition == Disposition::Destroy && (release.discard || release.save == Save::None) {
+                let instance = super::lease::live_instance_of(&mut tx, &sandbox).await?;
+                require_checkpoint(&environment, &sandbox, instance.as_ref())?;
+            }
             match end::begin(berth, &mut tx, &mut sandbox, lease, release, now).await? {
                 Begun::Over => return Ok(tx.commit().await?),
                 Begun::Gate(gate) => {
@@ -123,11 +129,34 @@ async fn end_lease(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: &Releas
     }
 }
 
+/// Where the environment requires it, what no checkpoint holds is neither destroyed nor replaced, whoever consents.
+pub(super) fn require_checkpoint(environment: &Environment, sandbox: &Sandbox, instance: Option<&Instance>) -> Result<()> {
+    let required = environment.checkpoint_policy.required == Some(true);
+    if required && !sandbox.is_anonymous() && sandbox.is_dirty(instance) {
+        return Err(Error::new(
+            Code::CheckpointRequired,
+            "This environment requires a checkpoint of what is unsaved first. Capture it, then repeat; nothing was destroyed.",
+        ));
+    }
+    Ok(())
+}
+
+/// The same for an instance nobody leases.
+pub(super) async fn require_checkpoint_of(berth: &Berth, instance: &Instance) -> Result<()> {
+    let mut tx = berth.store.read().await?;
+    let environment = tx.environment(instance.organization_id, instance.environment_id).await?;
+    let sandbox = tx.sandbox(instance.organization_id, instance.sandbox_id).await?;
+    match (environment, sandbox) {
+        (Some(environment), Some(sandbox)) => require_checkpoint(&environment, &sandbox, Some(instance)),
+        _ => Ok(()),
+    }
+}
+
 fn end_of(input: &ReleaseRequest) -> Status {
     if input.outcome == Some(Outcome::Failed) { Status::Failed } else { Status::Released }
 }
 
-fn wished(input: &ReleaseRequest, lease: &Lease, environment: &crate::model::environment::Environment, anonymous: bool) -> Release {
+fn wished(input: &ReleaseRequest, lease: &Lease, environment: &Environment, anonymous: bool) -> Release {
     let outcome = input.outcome.unwrap_or(Outcome::Succeeded);
     let disposition = input.disposition.unwrap_or_else(|| lease.policy.disposition(outcome));
     Release {
@@ -142,7 +171,7 @@ fn wished(input: &ReleaseRequest, lease: &Lease, environment: &crate::model::env
 }
 
 /// A lease that was never active: what is being made is torn down, what was being resumed is preserved.
-async fn end_pending(tx: &mut Tx, sandbox: &mut crate::model::sandbox::Sandbox, mut lease: Lease, now: Time) -> Result<Option<Uuid>> {
+async fn end_pending(tx: &mut Tx, sandbox: &mut Sandbox, mut lease: Lease, now: Time) -> Result<Option<Uuid>> {
     let mut teardown = None;
     let instance = match lease.instance_id {
         Some(id) => tx.instance_by_id(id).await?,
@@ -187,6 +216,9 @@ async fn destroy_rest(berth: &Arc<Berth>, lease: &Lease, discard: bool) -> Resul
     drop(tx);
     if !instance.status.is_live() || last.is_some_and(|l| l.id != lease.id) {
         return Ok(());
+    }
+    if discard {
+        require_checkpoint_of(berth, &instance).await?;
     }
     if !end::drain(berth, &instance, Disposition::Destroy, discard, "deleted").await? {
         return store_destroy(berth, &instance).await;

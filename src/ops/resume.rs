@@ -152,7 +152,7 @@ pub async fn wake(berth: &Arc<Berth>, organization: Uuid, lease: Uuid, patience:
 pub(super) async fn settle_start(berth: &Berth, instance: &Instance, grant_seq: i64, claim: &Claimed) -> Result<Result<()>> {
     let started = start(berth, instance, grant_seq).await;
     if matches!(started, Err(NotStarted::Gone)) {
-        loss::settle(berth, instance.id, "not_found").await?;
+        loss::settle(berth, instance.id, "not_found", None).await?;
     }
     let not_started = match &started {
         Err(NotStarted::Unknown(_)) => unstarted(provision::look(berth, instance).await),
@@ -211,7 +211,7 @@ pub(super) async fn settle_by_observation(berth: &Arc<Berth>, instance: &Instanc
     let event = match (was, seen) {
         (_, Observation::Absent | Observation::Present(Presence::Ended)) => {
             drop(tx);
-            return loss::settle(berth, instance.id, "not_found").await.map(|_| ());
+            return loss::settle(berth, instance.id, "not_found", None).await.map(|_| ());
         }
         (InstanceStatus::Running, Observation::Present(Presence::Stopped)) => InstanceEvent::SeenStopped,
         (InstanceStatus::Draining, Observation::Present(Presence::Stopped)) => {

@@ -16,6 +16,7 @@ use crate::store::{Cursor, Tx};
 /// Finds or makes the sandbox of a scope; nothing physical is made.
 pub async fn ensure(berth: &Berth, caller: &Caller, environment: &str, scope: Scope) -> Result<(SandboxView, bool)> {
     caller.require(KeyScope::Write)?;
+    berth.refuse_while_draining().await?;
     let environment = super::environment::find(berth, caller.organization, environment).await?;
     if environment.archived_at.is_some() {
         return Err(Error::new(Code::EnvironmentArchived, "This environment is archived; nothing new is made in it."));
@@ -32,7 +33,7 @@ pub async fn ensure(berth: &Berth, caller: &Caller, environment: &str, scope: Sc
 pub async fn get(berth: &Berth, caller: &Caller, id: Uuid) -> Result<SandboxView> {
     caller.require_on_sandbox(berth, KeyScope::Read, id).await?;
     let mut tx = berth.store.read().await?;
-    let sandbox = tx.sandbox(caller.organization, id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
+    let sandbox = tx.living_sandbox(caller.organization, id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     join(&mut tx, sandbox).await
 }
 

@@ -8,7 +8,7 @@ use sqlx::types::Json;
 
 use super::Berth;
 use crate::clock::Time;
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::model::environment::Environment;
 use crate::model::event::Actor;
 use crate::model::instance::{Event, Instance, Role, Status};
@@ -163,6 +163,10 @@ pub async fn write_next(tx: &mut Tx, sandbox: &mut Sandbox, role: Role, making: 
         updated_at: now,
     };
     tx.insert_instance(&instance).await?;
+    // The row holds its environment's key now: an archive that came first is seen here, a later one sees this row.
+    if tx.is_archived(environment.id).await? {
+        return Err(Error::new(Code::EnvironmentArchived, "This environment is archived; nothing new is made in it."));
+    }
     if role == Role::Current {
         sandbox.instance_id = Some(instance.id);
         tx.save_sandbox(sandbox, now).await?;

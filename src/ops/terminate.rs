@@ -159,6 +159,23 @@ async fn settle(berth: &Berth, id: Uuid, claim: &Claimed, attempt: &Attempt) -> 
     Ok(())
 }
 
+/// Ends a `pending_cleanup` row on a person's word, without a confirmation; a teardown that is under way changes nothing any more.
+pub(super) async fn forget(berth: &Berth, row: &Instance, actor: &Actor, reason: &str) -> Result<()> {
+    let mut tx = berth.store.begin().await?;
+    tx.lock_sandbox(row.sandbox_id).await?;
+    let now = tx.now().await?;
+    let Some(mut row) = tx.instance_by_id(row.id).await?.filter(|i| i.status == InstanceStatus::PendingCleanup) else { return Ok(()) };
+    tx.clear_claim(row.id, ClaimKind::Cleanup).await?;
+    row.status = super::step(row.status.on(InstanceEvent::Gone))?;
+    (row.cleanup_next_at, row.destroyed_at, row.quarantine_reason) = (None, Some(now), None);
+    tx.save_instance(&row, InstanceStatus::PendingCleanup, now).await?;
+    succeed::tell(&mut tx, &row, "instance.forgotten", json!({ "reason": reason }), actor, now).await?;
+    end_leases(&mut tx, &row, now).await?;
+    tx.commit().await?;
+    berth.work.ring(row.sandbox_id);
+    Ok(())
+}
+
 /// The leases that waited for this confirmation reach their end.
 async fn end_leases(tx: &mut crate::store::Tx, row: &Instance, now: Time) -> Result<()> {
     for lease in tx.unended_leases_of_instance(row.id).await? {

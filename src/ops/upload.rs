@@ -41,7 +41,7 @@ pub async fn upload(
 ) -> Result<Uploaded> {
     caller.require_on_sandbox(berth, Scope::Write, sandbox).await?;
     let mut tx = berth.store.read().await?;
-    let row = tx.sandbox(caller.organization, sandbox).await?.ok_or_else(|| Error::not_found("sandbox"))?;
+    let row = tx.living_sandbox(caller.organization, sandbox).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     let now = tx.now().await?;
     only_the_writer(&mut tx, caller, &row, lease_id, now).await?;
     drop(tx);

@@ -9,6 +9,7 @@ use crate::model::instance::Instance;
 use crate::model::lease::Lease;
 use crate::model::operation::{Operation, Output};
 use crate::model::sandbox::Sandbox;
+pub use crate::store::organization::Organization as OrganizationRow;
 
 /// What will happen to something by itself, and what holds it back.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -156,6 +156,11 @@ impl Tx {
         Ok(count > 0)
     }
 
+    /// Every checkpoint of a sandbox with its artifact.
+    pub async fn checkpoint_artifacts(&mut self, sandbox: Uuid) -> Result<Vec<(Uuid, Option<Uuid>)>> {
+        Ok(on!(self, c => sqlx::query_as("SELECT id, artifact_id FROM checkpoint WHERE sandbox_id = $1").bind(sandbox).fetch_all(c).await)?)
+    }
+
     /// Removes a row that the pointer does not name; the foreign key refuses any other.
     pub async fn delete_checkpoint(&mut self, id: Uuid) -> Result<()> {
         on!(self, c => sqlx::query("DELETE FROM checkpoint WHERE id = $1").bind(id).execute(c).await.map(|_| ()))?;
@@ -184,6 +189,14 @@ impl Tx {
             "UPDATE artifact SET status = 'deleting', next_attempt_at = $2, updated_at = $2
              WHERE status = 'stored' AND created_at < $1 AND NOT EXISTS (SELECT 1 FROM checkpoint k WHERE k.artifact_id = artifact.id)")
             .bind(before).bind(now).execute(c).await.map(|d| d.rows_affected()))?)
+    }
+
+    /// Uploads that nobody recorded.
+    pub async fn unrecorded_artifacts(&mut self, before: Time, limit: i64) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(
+            "SELECT id FROM artifact WHERE status = 'stored' AND created_at < $1
+               AND NOT EXISTS (SELECT 1 FROM checkpoint k WHERE k.artifact_id = artifact.id) ORDER BY created_at LIMIT $2")
+            .bind(before).bind(limit).fetch_all(c).await)?)
     }
 
     /// Artifacts whose deletion is due: id, object key, attempts so far.

@@ -95,6 +95,14 @@ impl Tx {
         Ok(count > 0)
     }
 
+    /// Whether any row that is not confirmed gone or lost names this object, by its ref or as its tag does.
+    pub async fn names_object(&mut self, provider: &str, provider_ref: &str, tag: Uuid) -> Result<bool> {
+        let count: i64 = on!(self, c => sqlx::query_scalar(
+            "SELECT count(*) FROM instance WHERE status NOT IN ('destroyed', 'lost') AND ((provider = $1 AND provider_ref = $2) OR id = $3)")
+            .bind(provider).bind(provider_ref).bind(tag).fetch_one(c).await)?;
+        Ok(count > 0)
+    }
+
     /// Rows whose teardown is due and that nobody is settling.
     pub async fn cleanup_due(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
         Ok(on!(self, c => sqlx::query_scalar(

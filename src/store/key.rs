@@ -16,6 +16,32 @@ struct Row {
     created_at: Time,
 }
 
+/// A key with what only the store knows of it.
+#[derive(Clone, Debug)]
+pub struct StoredKey {
+    /// The key.
+    pub key: ApiKey,
+    /// What is stored of its secret.
+    pub secret_hash: String,
+    /// From when it was revoked.
+    pub revoked_at: Option<Time>,
+}
+
+#[derive(sqlx::FromRow)]
+struct Whole {
+    #[sqlx(flatten)]
+    row: Row,
+    secret_hash: String,
+    revoked_at: Option<Time>,
+}
+
+impl StoredKey {
+    /// Whether it works at this moment.
+    pub fn works(&self, now: Time) -> bool {
+        self.revoked_at.is_none() && self.key.expires_at.is_none_or(|at| at > now)
+    }
+}
+
 impl From<Row> for ApiKey {
     fn from(row: Row) -> Self {
         let scopes = row.scopes.split(',').filter_map(Scope::parse).collect();
@@ -61,10 +87,48 @@ impl Tx {
     /// A page of an organization's working keys.
     pub async fn keys(&mut self, organization: Uuid, cursor: Option<super::Cursor>, limit: i64) -> Result<Vec<ApiKey>> {
         let (time, id) = super::page::start(cursor);
+        let now = self.now().await?;
         let rows: Vec<Row> = on!(self, c => sqlx::query_as(
             "SELECT id, organization_id, name, scopes, expires_at, created_at FROM api_key
-             WHERE organization_id = $1 AND revoked_at IS NULL AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4")
-            .bind(organization).bind(time).bind(id).bind(limit).fetch_all(c).await)?;
+             WHERE organization_id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $5) AND (created_at, id) < ($2, $3)
+             ORDER BY created_at DESC, id DESC LIMIT $4")
+            .bind(organization).bind(time).bind(id).bind(limit).bind(now).fetch_all(c).await)?;
         Ok(rows.into_iter().map(Into::into).collect())
+    }
+
+    /// By id, whoever's it is and whether it works or not.
+    pub async fn stored_key(&mut self, id: Uuid) -> Result<Option<StoredKey>> {
+        let found: Option<Whole> = on!(self, c => sqlx::query_as("SELECT * FROM api_key WHERE id = $1").bind(id).fetch_optional(c).await)?;
+        Ok(found.map(|w| StoredKey { key: w.row.into(), secret_hash: w.secret_hash, revoked_at: w.revoked_at }))
+    }
+
+    /// Lets a key end at this moment, unless it ends earlier.
+    pub async fn expire_key(&mut self, id: Uuid, at: Time) -> Result<()> {
+        on!(self, c => sqlx::query("UPDATE api_key SET expires_at = $2 WHERE id = $1 AND (expires_at IS NULL OR expires_at > $2)")
+            .bind(id).bind(at).execute(c).await.map(|_| ()))?;
+        Ok(())
+    }
+
+    /// Revokes a key; false when it was revoked already.
+    pub async fn revoke_key(&mut self, id: Uuid, now: Time) -> Result<bool> {
+        let revoked = on!(self, c => sqlx::query("UPDATE api_key SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL")
+            .bind(id).bind(now).execute(c).await.map(|d| d.rows_affected()))?;
+        Ok(revoked == 1)
+    }
+
+    /// Revokes every key of an organization and returns the hashes of their secrets.
+    pub async fn revoke_keys_of(&mut self, organization: Uuid, now: Time) -> Result<Vec<String>> {
+        Ok(on!(self, c => sqlx::query_scalar(
+            "UPDATE api_key SET revoked_at = $2 WHERE organization_id = $1 AND revoked_at IS NULL RETURNING secret_hash")
+            .bind(organization).bind(now).fetch_all(c).await)?)
+    }
+
+    /// Whether the key's organization has another working admin key that lasts at least as long.
+    pub async fn has_other_admin_key(&mut self, key: &ApiKey, now: Time) -> Result<bool> {
+        let count: i64 = on!(self, c => sqlx::query_scalar(
+            "SELECT count(*) FROM api_key WHERE organization_id = $1 AND id <> $2 AND ',' || scopes || ',' LIKE '%,admin,%'
+               AND revoked_at IS NULL AND (expires_at IS NULL OR (expires_at > $3 AND expires_at >= $4))")
+            .bind(key.organization_id).bind(key.id).bind(now).bind(key.expires_at).fetch_one(c).await)?;
+        Ok(count > 0)
     }
 }

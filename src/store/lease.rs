@@ -81,6 +81,13 @@ impl Tx {
         Ok(on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE id = $1").bind(id).fetch_optional(c).await)?)
     }
 
+    /// Whose lease this is, for its token; `None` when there is no such lease, or its organization is gone.
+    pub async fn organization_of_lease(&mut self, id: Uuid) -> Result<Option<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(
+            "SELECT l.organization_id FROM lease l JOIN organization o ON o.id = l.organization_id WHERE l.id = $1 AND o.deleted_at IS NULL")
+            .bind(id).fetch_optional(c).await)?)
+    }
+
     /// A sandbox's live leases, oldest first.
     pub async fn live_leases(&mut self, sandbox: Uuid) -> Result<Vec<Lease>> {
         Ok(

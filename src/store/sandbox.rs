@@ -46,6 +46,20 @@ impl Tx {
             .bind(organization).bind(id).fetch_optional(c).await)?)
     }
 
+    /// By id, unless it was deleted.
+    pub async fn living_sandbox(&mut self, organization: Uuid, id: Uuid) -> Result<Option<Sandbox>> {
+        Ok(self.sandbox(organization, id).await?.filter(|s| s.deleted_at.is_none()))
+    }
+
+    /// Makes a sandbox its own tombstone: its scope is free, and only the ledger and the history still name it.
+    pub async fn bury_sandbox(&mut self, id: Uuid, now: Time) -> Result<()> {
+        let buried = on!(self, c => sqlx::query(
+            "UPDATE sandbox SET deleted_at = $2, updated_at = $2, scope_key = CASE WHEN scope_key IS NULL THEN NULL ELSE 'deleted:' || $3 END
+             WHERE id = $1 AND deleted_at IS NULL AND instance_id IS NULL")
+            .bind(id).bind(now).bind(id.to_string()).execute(c).await.map(|d| d.rows_affected()))?;
+        if buried == 1 { Ok(()) } else { Err(StoreError::Moved) }
+    }
+
     /// Writes a locked sandbox back. Generations, sequence numbers and grants only grow; a write that would lower one fails.
     pub async fn save_sandbox(&mut self, s: &Sandbox, now: Time) -> Result<()> {
         let saved = on!(self, c => sqlx::query(
@@ -63,14 +77,14 @@ impl Tx {
         let (time, id) = page::start(cursor);
         let sql = if self.is_sqlite() {
             "SELECT s.* FROM sandbox s LEFT JOIN instance i ON i.id = s.instance_id
-             WHERE s.organization_id = $1 AND (s.created_at, s.id) < ($2, $3) AND ($4 IS NULL OR s.environment_id = $4)
+             WHERE s.organization_id = $1 AND s.deleted_at IS NULL AND (s.created_at, s.id) < ($2, $3) AND ($4 IS NULL OR s.environment_id = $4)
                AND ($5 IS NULL OR $5 LIKE '%,' || i.status || ',%')
                AND NOT EXISTS (SELECT 1 FROM json_each($6) f WHERE NOT EXISTS
                    (SELECT 1 FROM json_each(s.scope) p WHERE p.key = f.key AND p.value = f.value))
              ORDER BY s.created_at DESC, s.id DESC LIMIT $7"
         } else {
             "SELECT s.* FROM sandbox s LEFT JOIN instance i ON i.id = s.instance_id
-             WHERE s.organization_id = $1 AND (s.created_at, s.id) < ($2, $3) AND ($4 IS NULL OR s.environment_id = $4)
+             WHERE s.organization_id = $1 AND s.deleted_at IS NULL AND (s.created_at, s.id) < ($2, $3) AND ($4 IS NULL OR s.environment_id = $4)
                AND ($5 IS NULL OR $5 LIKE '%,' || i.status || ',%') AND ($6 IS NULL OR s.scope @> $6)
              ORDER BY s.created_at DESC, s.id DESC LIMIT $7"
         };

@@ -21,7 +21,7 @@ use crate::http::wire::problem::{FieldProblem, Problem};
 
 /// Where handlers list the codes that are their own.
 const CODES: &str = "x-error-codes";
-const TAGS: [(&str, &str); 9] = [
+const TAGS: [(&str, &str); 10] = [
     ("leases", "A holder's time-bounded, fenced claim on a sandbox."),
     ("exec", "Commands inside the sandbox."),
     ("files", "Files inside the sandbox."),
@@ -31,6 +31,7 @@ const TAGS: [(&str, &str); 9] = [
     ("instances", "The ledger of everything a provider was ever asked to make."),
     ("providers", "Who makes, finds, runs and ends instances."),
     ("keys", "Organizations and API keys."),
+    ("maintenance", "What operators see and steer."),
 ];
 
 /// One example for each component that an operation sends or answers.

@@ -1,13 +1,25 @@
 //! Instances on the wire.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{page, words};
 use crate::clock::Time;
+use crate::http::body::Checked;
 use crate::model::instance::{self, Status};
 use crate::model::lease;
+
+/// A person's word on an instance.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InstanceWord {
+    /// Why, for the history.
+    #[schema(min_length = 1, max_length = 1000)]
+    pub reason: String,
+}
+
+impl Checked for InstanceWord {}
 
 /// How the teardown of an instance goes.
 #[derive(Debug, Serialize, ToSchema)]

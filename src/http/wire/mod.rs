@@ -3,12 +3,17 @@
 pub mod asked;
 pub mod checkpoint;
 pub mod environment;
+pub mod environment_patch;
 pub mod exec;
 pub mod explain;
 pub mod file;
 pub mod instance;
+pub mod key;
 pub mod lease;
+pub mod maintenance;
+pub mod many;
 pub mod pointer;
+pub mod probe;
 pub mod problem;
 pub mod sandbox;
 pub mod service;

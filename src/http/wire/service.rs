@@ -32,6 +32,8 @@ pub struct Readiness {
 pub struct WhoAmI {
     /// The tenant.
     pub organization_id: Uuid,
+    /// The tenant's name.
+    pub organization_name: String,
     /// What the request was made with.
     #[schema(value_type = words::CredentialKind)]
     pub credential: &'static str,

@@ -80,6 +80,11 @@ open_words! {
     IsolationKind of ["none", "container", "remote"], "What stands between a command and the machine.";
     GrantedScope of all!(key::Scope), "What the key may do.";
     CredentialKind of ["api_key", "lease_token"], "What the request was made with.";
+    ProbeStepName of ["create", "run", "destroy"], "Which step of a probe.";
+    DestroyStatus of ["destroyed", "pending", "skipped_live", "failed"], "What became of the instance.";
+    LimitSource of ["default", "setting", "environment"], "Who set the limit.";
+    MaintenanceKind of ["lease", "instance", "object", "artifact"], "What was looked at.";
+    MaintenanceAction of ["expire", "drain", "destroy", "delete", "destroyed", "already_gone", "would_destroy", "skipped"], "What is done with it, or would be.";
     ReadyStatus of ["ready"], "Whether the service can do its work.";
     LiveStatus of ["ok"], "That the process lives.";
 }
@@ -144,6 +149,7 @@ macro_rules! free_form {
 free_form! {
     Metadata, "Anything the caller wants to find again; at most 64 KiB as JSON. Never interpreted.";
     ProviderConfig, "The provider's configuration, as its `config_schema` says.";
+    TaskReport, "What the pass counted, by name.";
     ConfigSchema, "A JSON Schema (2020-12).";
     Description, "An `OpenAPI` 3.1 document.";
 }

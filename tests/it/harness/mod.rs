@@ -1,5 +1,7 @@
 //! The world a test lives in: a database of its own, a provider whose objects outlive the server, and a clock that can be moved.
 
+mod wire;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,6 +28,7 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 pub mod server;
+pub use wire::BOOTSTRAP;
 
 /// Which database a test runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
