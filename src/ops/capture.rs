@@ -343,7 +343,15 @@ async fn fail(berth: &Berth, row: &Checkpoint, code: &str) -> Result<()> {
     let now = tx.now().await?;
     match give_up(&mut tx, row.clone(), code, now).await {
         Ok(()) => Ok(tx.commit().await?),
-        Err(StoreError::Moved) => Ok(()),
+        Err(StoreError::Moved) => {
+            drop(tx);
+            let now = berth.store.read().await?.checkpoint(row.organization_id, row.id).await?;
+            if now.is_some_and(|k| k.status == Status::Failed) {
+                // Its gate was taken over, and whoever took it has said so; what was stored since then is in no ledger.
+                berth.blobs.delete(&object_key(row)).await.ok();
+            }
+            Ok(())
+        }
         Err(other) => Err(other.into()),
     }
 }

@@ -117,6 +117,8 @@ impl Store {
             let conn = SqliteConnection::connect_with(&options).await?;
             let readers = SqlitePoolOptions::new()
                 .max_connections(4)
+                // A file does not hang up, so asking first whether a connection still answers only costs.
+                .test_before_acquire(false)
                 .acquire_timeout(ACQUIRE_TIMEOUT)
                 .connect_with(options.create_if_missing(false).pragma("query_only", "ON"))
                 .await?;
