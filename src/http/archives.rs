@@ -48,7 +48,7 @@ struct UploadTarget {
 /// refused here. `Content-Digest: sha-256=:…:` is checked when present. Unless it is recorded, it goes after 24 hours.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/archives", operation_id = "archive_upload", tag = "checkpoints",
     params(("id" = Uuid, Path, description = "The sandbox."), UploadTarget),
-    request_body(content = String, content_type = "application/octet-stream", description = "The archive's bytes."),
+    request_body(content = String, content_type = "application/octet-stream", description = "The archive's bytes.", example = json!("(a tar)")),
     responses((status = 201, description = "The archive is stored.", body = Archive)),
     extensions(("x-error-codes" = json!(["lease_conflict", "lease_not_active", "lease_taken_over", "archive_unsafe", "archive_invalid", "archive_limit_exceeded", "digest_mismatch",
         "unsupported_media_type", "storage_full"]))))]
