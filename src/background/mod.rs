@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::ops::{Berth, collect, drive, reap, work};
+use crate::ops::{Berth, collect, drive, events, reap, work};
 
 /// Starts the loops; they end when the server stops.
 pub fn start(berth: &Arc<Berth>) {
@@ -16,7 +16,10 @@ pub fn start(berth: &Arc<Berth>) {
     every(berth, "artifact_deleter", Duration::from_secs(30).min(period * 6), |berth| async move {
         collect::delete_artifacts(&berth).await.map(drop)
     });
-    every(berth, "housekeeper", Duration::from_secs(600), |berth| async move { drive::forget_old(&berth).await.map(drop) });
+    every(berth, "housekeeper", Duration::from_secs(600), |berth| async move {
+        drive::forget_old(&berth).await?;
+        events::forget_old(&berth).await.map(drop)
+    });
 }
 
 /// Runs a pass at once and then every period, until the server stops.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::extract::refuse_encoding;
+use super::idempotency::{IDEMPOTENCY_KEY, is_key};
 use super::problem::Problem;
 use super::schema;
 use crate::error::{Code, Error, FieldError};
@@ -64,20 +65,20 @@ impl<S: Send + Sync, T: Checked> FromRequest<S> for Draft<T> {
 
 fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
     refuse_encoding(headers)?;
-    match headers.get("idempotency-key").map(HeaderValue::as_bytes) {
-        Some(key) if !(1..=255).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) => {
-            Err(Error::invalid("Idempotency-Key", "must have 1 to 255 visible ASCII characters").into())
-        }
+    match headers.get(IDEMPOTENCY_KEY).map(HeaderValue::as_bytes) {
+        Some(key) if !is_key(key) => Err(Error::invalid("Idempotency-Key", "must have 1 to 255 visible ASCII characters").into()),
         _ => Ok(()),
     }
 }
 
-fn is_json(media_type: Option<&HeaderValue>) -> bool {
+/// Whether a `Content-Type` is JSON.
+pub fn is_json(media_type: Option<&HeaderValue>) -> bool {
     let text = media_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
     text.split(';').next().is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
-fn unreadable(error: &axum::Error) -> Problem {
+/// Why a body could not be read.
+pub fn unreadable(error: &axum::Error) -> Problem {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(one) = cause {
         if one.is::<http_body_util::LengthLimitError>() {

@@ -10,12 +10,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Http;
-use super::answer::{Answer, made};
+use super::answer::{Answer, about, made};
 use super::body::Draft;
 use super::extract::{Authenticated, Named};
 use super::query::{Filters, Query};
 use super::wire::environment::{Environment, EnvironmentCreate, EnvironmentPage};
 use crate::error::{Error, FieldError};
+use crate::model::resource::Kind;
 use crate::ops::view::Answered;
 use crate::ops::{self, Berth};
 
@@ -41,7 +42,8 @@ async fn create(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenti
     }
     let made_environment = ops::environment::create(&berth, &caller, value.input()).await?;
     let location = format!("/v1/environments/{}", made_environment.id);
-    Ok(made(Answered::Created, &location, Environment::of(&made_environment)))
+    let response = made(Answered::Created, &location, Environment::of(&made_environment));
+    Ok(about(response, Kind::Environment, made_environment.id))
 }
 
 async fn unknown_provider(berth: &Berth, name: &str) -> Result<Option<FieldError>, Error> {

@@ -10,13 +10,14 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::answer::{Answer, fenced, made};
+use super::answer::{Answer, about, fenced, made};
 use super::body::Body;
 use super::extract::{Authenticated, Fence, Id, Ids};
 use super::query::{Filters, Query};
 use super::wire::exec::{Exec, ExecPage, ExecRun};
 use super::{Http, words};
 use crate::model::operation::Status;
+use crate::model::resource::Kind;
 use crate::ops::view::{Answered, ExecView};
 use crate::ops::{self, Berth};
 
@@ -25,12 +26,13 @@ pub fn routes() -> OpenApiRouter<Http> {
     OpenApiRouter::new().routes(routes!(run)).routes(routes!(list)).routes(routes!(get, cancel))
 }
 
-fn answer(view: &ExecView, answered: Answered) -> Response {
+/// A command, as every verb on it answers it.
+pub fn answer(view: &ExecView, answered: Answered) -> Response {
     let row = &view.operation;
     let location = format!("/v1/leases/{}/execs/{}", row.lease_id, row.id);
     // A command is not a resource that was made: an ended one is 200, whatever it returned.
     let answered = if answered == Answered::Created { Answered::Existing } else { answered };
-    fenced(made(answered, &location, Exec::of(view)), Some(row.generation), Some(row.epoch))
+    about(fenced(made(answered, &location, Exec::of(view)), Some(row.generation), Some(row.epoch)), Kind::Exec, row.id)
 }
 
 /// Run a command

@@ -17,11 +17,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Http;
-use super::answer::{Answer, fenced};
+use super::answer::{Answer, about, fenced};
 use super::body::Body;
 use super::extract::{Authenticated, Fence, Id, refuse_encoding};
 use super::query::Query;
 use super::wire::file::{DirectoryMake, FileChanged, FileEntry, FileMove, FileWritten, octal};
+use crate::model::resource::Kind;
 use crate::ops::caller::{Caller, Credential};
 use crate::ops::view::FileBody;
 use crate::ops::{self, Berth};
@@ -46,7 +47,11 @@ fn fence_of(caller: &Caller, fence: Fence) -> (Option<i64>, Option<i64>) {
 
 fn changed(caller: &Caller, fence: Fence, workspace_seq: i64) -> Response {
     let (generation, epoch) = fence_of(caller, fence);
-    fenced(Json(FileChanged { workspace_seq }).into_response(), generation, epoch)
+    let response = fenced(Json(FileChanged { workspace_seq }).into_response(), generation, epoch);
+    match caller.named {
+        Some(id) => about(response, Kind::File, id),
+        None => response,
+    }
 }
 
 /// Which file.

@@ -7,10 +7,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Http;
-use super::answer::{Answer, made};
+use super::answer::{Answer, about, made};
 use super::body::Body;
 use super::extract::Authenticated;
 use super::wire::service::{ApiKeyCreate, ApiKeySecret, Organization, OrganizationCreate};
+use crate::model::resource::Kind;
 use crate::ops::view::Answered;
 use crate::ops::{self, Berth};
 
@@ -31,7 +32,8 @@ async fn create_organization(
     Body(wanted): Body<OrganizationCreate>,
 ) -> Answer {
     let (id, name, created_at) = ops::keys::create_organization(&berth, &caller, &wanted.name).await?;
-    Ok(made(Answered::Created, &format!("/v1/organizations/{id}"), Organization { id, name, created_at }))
+    let response = made(Answered::Created, &format!("/v1/organizations/{id}"), Organization { id, name, created_at });
+    Ok(about(response, Kind::Organization, id))
 }
 
 /// Create an API key
@@ -45,5 +47,6 @@ async fn create_organization(
 async fn create(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Body(wanted): Body<ApiKeyCreate>) -> Answer {
     let ApiKeyCreate { name, scopes, expires_at, organization_id } = wanted;
     let (key, secret) = ops::keys::create(&berth, &caller, &name, scopes, expires_at, organization_id).await?;
-    Ok(made(Answered::Created, &format!("/v1/api-keys/{}", key.id), ApiKeySecret::of(key, secret)))
+    let id = key.id;
+    Ok(about(made(Answered::Created, &format!("/v1/api-keys/{id}"), ApiKeySecret::of(key, Some(secret))), Kind::ApiKey, id))
 }

@@ -7,10 +7,13 @@ pub mod catalogue;
 mod checkpoints;
 mod docs;
 mod environments;
+mod events;
 mod exec;
+mod exec_stream;
 pub mod extract;
 mod files;
 mod html;
+mod idempotency;
 mod instances;
 mod keys;
 pub mod layers;
@@ -21,16 +24,18 @@ mod pointer;
 pub mod problem;
 mod problems;
 pub mod query;
+mod replay;
 mod sandboxes;
 pub mod schema;
 mod service;
+mod sse;
 pub mod wire;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::FromRef;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
@@ -50,6 +55,7 @@ fn described() -> OpenApiRouter<Http> {
     OpenApiRouter::new()
         .merge(leases::routes())
         .merge(exec::routes())
+        .merge(exec_stream::routes())
         .merge(files::routes())
         .merge(listing::routes())
         .merge(checkpoints::routes())
@@ -58,6 +64,7 @@ fn described() -> OpenApiRouter<Http> {
         .merge(sandboxes::routes())
         .merge(environments::routes())
         .merge(instances::routes())
+        .merge(events::routes())
         .merge(keys::routes())
         .merge(service::routes())
         .merge(docs::routes())
@@ -67,6 +74,7 @@ fn described() -> OpenApiRouter<Http> {
 /// The whole service over HTTP.
 pub fn router(berth: Arc<Berth>) -> Router {
     let (routes, _) = described().split_for_parts();
+    let routes = routes.layer(from_fn_with_state(Arc::clone(&berth), idempotency::layer));
     let routes = routes.fallback(layers::route_not_found).method_not_allowed_fallback(layers::method_not_allowed);
     with_layers(routes).with_state(Http { berth, last_look: service::LastLook::default() })
 }

@@ -22,6 +22,7 @@ pub async fn create(berth: &Berth, caller: &Caller, input: NewEnvironment) -> Re
     let mut tx = berth.store.begin().await?;
     let now = tx.now().await?;
     let environment = Environment {
+        id: caller.first_id(),
         config: Json(input.config),
         policy: input.policy,
         ttl_ms: millis(input.ttl_seconds, base.ttl_ms.min(max_ttl_ms)),

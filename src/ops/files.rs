@@ -127,7 +127,7 @@ where
     W: Future<Output = crate::provider::Result<T>> + Send + 'static,
 {
     caller.require_on_lease(Scope::Write, lease)?;
-    let admitted = admit::admit(berth, caller, lease, carried, crate::id::new(), Kind::File, HOLD).await?;
+    let admitted = admit::admit(berth, caller, lease, carried, caller.first_id(), Kind::File, HOLD).await?;
     let provider = berth.provider_of(&admitted.instance)?;
     let (sender, receiver) = oneshot::channel();
     let task = Arc::clone(berth);

@@ -5,8 +5,11 @@
 mod harness;
 
 mod counterexamples;
+mod events;
 mod exclusivity;
+mod exec_stream;
 mod house;
+mod idempotency;
 mod lease_life;
 mod local;
 mod release;

@@ -3,7 +3,9 @@
 pub mod asked;
 pub mod checkpoint;
 pub mod environment;
+pub mod event;
 pub mod exec;
+pub mod exec_stream;
 pub mod explain;
 pub mod file;
 pub mod instance;

@@ -80,6 +80,8 @@ open_words! {
     IsolationKind of ["none", "container", "remote"], "What stands between a command and the machine.";
     GrantedScope of all!(key::Scope), "What the key may do.";
     CredentialKind of ["api_key", "lease_token"], "What the request was made with.";
+    ExecStreamEventType of ["start", "stdout", "stderr", "exit", "error", "heartbeat"], "What an event of a streamed command tells.";
+    ActorKind of ["api_key", "lease_token", "system"], "Who caused something.";
     ReadyStatus of ["ready"], "Whether the service can do its work.";
     LiveStatus of ["ok"], "That the process lives.";
 }
@@ -144,6 +146,7 @@ macro_rules! free_form {
 free_form! {
     Metadata, "Anything the caller wants to find again; at most 64 KiB as JSON. Never interpreted.";
     ProviderConfig, "The provider's configuration, as its `config_schema` says.";
+    EventData, "Identifiers and words; which ones depends on the event's type.";
     ConfigSchema, "A JSON Schema (2020-12).";
     Description, "An `OpenAPI` 3.1 document.";
 }

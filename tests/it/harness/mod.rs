@@ -1,5 +1,7 @@
 //! The world a test lives in: a database of its own, a provider whose objects outlive the server, and a clock that can be moved.
 
+pub mod wire;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -330,7 +332,7 @@ async fn admin(berth: &Berth) -> Caller {
         expires_at: None,
         created_at: now,
     };
-    Caller { organization: organization.id, credential: Credential::Key(key) }
+    Caller { organization: organization.id, credential: Credential::Key(key), named: None }
 }
 
 /// An acquire with every default, that does not wait for others.
