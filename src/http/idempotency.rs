@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -57,7 +57,8 @@ fn key_of(request: &Request) -> Option<String> {
     let headers = request.headers();
     let key = headers.get(IDEMPOTENCY_KEY).filter(|key| is_key(key.as_bytes()))?.to_str().ok()?;
     let media_type = headers.get(CONTENT_TYPE);
-    let takes_json = media_type.is_none() || is_json(media_type);
+    // Trees and archives have no media type that needs telling: they pass as they stream.
+    let takes_json = is_json(media_type) || (media_type.is_none() && request.body().is_end_stream());
     (request.method() == Method::POST && takes_json && !headers.contains_key(CONTENT_ENCODING)).then(|| key.to_owned())
 }
 
@@ -85,10 +86,17 @@ async fn once(berth: &Arc<Berth>, key: String, request: Request, next: Next) -> 
                         }
                         return replayed(berth, Asked { caller: &caller, path: &path, headers: &headers, body: &body }, kept).await;
                     }
-                    Ok(Outcome::Failed) => idempotency::forget(berth, &claim).await?,
+                    Ok(Outcome::Failed(told)) => {
+                        idempotency::forget(berth, &claim).await?;
+                        if let Some(error) = told {
+                            held.settled();
+                            return Err(error.into());
+                        }
+                    }
                     Err(error) => {
-                        idempotency::fail(berth, &claim, left.id).await?;
-                        held.settled();
+                        // It stands as it is; whoever comes next looks again.
+                        drop(held);
+                        berth.give_back_claims().await.ok();
                         return Err(error.into());
                     }
                 }
@@ -99,13 +107,13 @@ async fn once(berth: &Arc<Berth>, key: String, request: Request, next: Next) -> 
     // Dropped with this future when the client leaves or the handler panics: then the call has died, and the next one goes on.
     let held = berth.work.hold(claim);
     caller.named = Some(id);
-    parts.extensions.insert(caller);
+    parts.extensions.insert(caller.clone());
     let response = next.run(Request::from_parts(parts, Body::from(body))).await;
     let (response, done) = if response.status().is_success() {
         let (response, kept) = keep(response).await?;
         (response, idempotency::finish(berth, &claim, kept).await)
     } else {
-        (response, idempotency::fail(berth, &claim, id).await)
+        (response, idempotency::fail(berth, &claim, &caller, id).await)
     };
     match done {
         Ok(()) => held.settled(),

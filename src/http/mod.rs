@@ -24,11 +24,13 @@ mod pointer;
 pub mod problem;
 mod problems;
 pub mod query;
+mod range;
 mod replay;
 mod sandboxes;
 pub mod schema;
 mod service;
 mod sse;
+mod sync;
 pub mod wire;
 
 use std::sync::Arc;
@@ -58,6 +60,7 @@ fn described() -> OpenApiRouter<Http> {
         .merge(exec_stream::routes())
         .merge(files::routes())
         .merge(listing::routes())
+        .merge(sync::routes())
         .merge(checkpoints::routes())
         .merge(pointer::routes())
         .merge(archives::routes())

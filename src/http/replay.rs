@@ -43,7 +43,7 @@ pub async fn render(berth: &Arc<Berth>, asked: &Asked<'_>, kept: &Kept) -> Resul
             answer::lease(&view, how(kept.status, view.lease.status == LeaseStatus::Pending))
         }
         Kind::Exec => {
-            let mut view = ops::exec::get(berth, caller, outer_id(asked.path), id).await?;
+            let mut view = ops::exec::get(berth, caller, outer_id(asked.path), id, Duration::ZERO).await?;
             view.base64 = serde_json::from_slice::<Value>(asked.body).is_ok_and(|body| body["output_encoding"] == "base64");
             if asked.path.ends_with("/exec/stream") {
                 return super::exec_stream::replay(&view, asked.headers, view.base64);

@@ -102,7 +102,8 @@ impl Caller {
 
     /// The id of the first resource this request makes.
     pub fn first_id(&self) -> Uuid {
-        self.named.unwrap_or_else(crate::id::new)
+        let Some(id) = self.named else { return crate::id::new() };
+        id
     }
 
     /// What an idempotency key belongs to besides its organization: the API key, or the lease of a token.

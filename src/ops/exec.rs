@@ -219,10 +219,28 @@ async fn not_started(berth: &Arc<Berth>, admitted: &Admitted, error: &ProviderEr
     }
 }
 
-/// One exec of a lease.
-pub async fn get(berth: &Berth, caller: &Caller, lease: Uuid, exec: Uuid) -> Result<ExecView> {
+/// One exec of a lease; with a wait, a long poll that answers when it is over or the wait is.
+pub async fn get(berth: &Berth, caller: &Caller, lease: Uuid, exec: Uuid, wait: Duration) -> Result<ExecView> {
     caller.require_on_lease(Scope::Read, lease)?;
-    view(berth, caller, lease, exec, false).await
+    let first = view(berth, caller, lease, exec, false).await?;
+    if wait.is_zero() || first.operation.status != Status::Running {
+        return Ok(first);
+    }
+    await_end(berth, caller, &first, wait).await
+}
+
+/// Waits, bounded, until a command is over.
+async fn await_end(berth: &Berth, caller: &Caller, running: &ExecView, wait: Duration) -> Result<ExecView> {
+    let row = &running.operation;
+    let line = berth.work.line(row.sandbox_id);
+    let patience = tokio::time::Instant::now() + wait;
+    loop {
+        let again = line.until_changed(patience).await;
+        let now = view(berth, caller, row.lease_id, row.id, false).await?;
+        if now.operation.status != Status::Running || !again {
+            return Ok(now);
+        }
+    }
 }
 
 /// A page of a lease's execs, without their output.
@@ -256,15 +274,7 @@ pub async fn cancel(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, exec: Uuid
         )
         .retry_after(Duration::from_secs(5)));
     }
-    let line = berth.work.line(first.operation.sandbox_id);
-    let patience = tokio::time::Instant::now() + Duration::from_secs(20);
-    loop {
-        let again = line.until_changed(patience).await;
-        let now = view(berth, caller, lease, exec, false).await?;
-        if now.operation.status != Status::Running || !again {
-            return Ok(now);
-        }
-    }
+    await_end(berth, caller, &first, Duration::from_secs(20)).await
 }
 
 async fn view(berth: &Berth, caller: &Caller, lease: Uuid, exec: Uuid, base64: bool) -> Result<ExecView> {

@@ -52,8 +52,8 @@ pub struct Kept {
 pub enum Outcome {
     /// It is done, or goes on by itself: answer it as this status.
     Stands(u16),
-    /// It surely failed, so the request is made again from the start.
-    Failed,
+    /// It surely failed: the caller is told so, or where nothing is known to tell, the request is made again from the start.
+    Failed(Option<Error>),
 }
 
 /// Begins a request under a key, or says what it is to do instead. Waits briefly for a call with the same key.
@@ -130,21 +130,34 @@ fn without_secrets(mut answer: Value) -> Value {
     answer
 }
 
-/// A request was refused or failed. Its key may be used again, unless something that must never be done twice may have happened.
-pub async fn fail(berth: &Berth, claimed: &Claimed, id: Uuid) -> Result<()> {
+/// A request was refused or failed. Its key may be used again, unless what it made stands, or may have happened.
+pub async fn fail(berth: &Berth, claimed: &Claimed, caller: &Caller, id: Uuid) -> Result<()> {
     let mut tx = berth.store.begin().await?;
     tx.lock_idempotency_of(claimed).await?;
     tx.settle(claimed).await?;
-    let operation = tx.operation_by_id(id).await?;
-    let undone = |o: &Operation| {
-        o.status == Status::Cancelled || (o.status == Status::Exited && o.exit_code != Some(0) && o.kind != OperationKind::Exec)
+    let stands = match tx.resource_named(id).await? {
+        None => false,
+        Some(Kind::Lease) => tx.lease_by_id(id).await?.is_some_and(|lease| lease.failure_code.is_none()),
+        Some(Kind::Checkpoint) => tx.checkpoint(caller.organization, id).await?.is_some_and(|row| row.status != CheckpointStatus::Failed),
+        Some(Kind::Exec | Kind::File) => tx.operation_by_id(id).await?.is_some_and(|operation| !is_undone(&operation)),
+        Some(_) => true,
     };
-    if operation.as_ref().is_none_or(undone) {
+    if !stands {
         tx.forget_idempotency(claimed.subject).await?;
     }
     tx.commit().await?;
     berth.work.ring(claimed.subject);
     Ok(())
+}
+
+/// A request failed, and this operation of it surely changed nothing: it never started, or the change was refused.
+fn is_undone(operation: &Operation) -> bool {
+    match operation.status {
+        // One that was stopped while it ran had its process tree killed.
+        Status::Cancelled => !operation.process_tree_killed,
+        Status::Exited => operation.kind != OperationKind::Exec && operation.exit_code != Some(0),
+        _ => false,
+    }
 }
 
 /// Forgets the key of a request that is to be made again from the start.
@@ -164,7 +177,7 @@ pub async fn carry_on(berth: &Arc<Berth>, caller: &Caller, left: Resource) -> Re
             let view = super::lease::await_ready(berth, caller.organization, left.id, wait).await?;
             match view.lease.status {
                 LeaseStatus::Pending => Ok(Outcome::Stands(202)),
-                _ if view.lease.failure_code.is_some() => Err(super::lease::failure(&view.lease)),
+                _ if view.lease.failure_code.is_some() => Ok(Outcome::Failed(Some(super::lease::failure(&view.lease)))),
                 _ => Ok(Outcome::Stands(201)),
             }
         }
@@ -174,7 +187,7 @@ pub async fn carry_on(berth: &Arc<Berth>, caller: &Caller, left: Resource) -> Re
             let operation = tx.operation_by_id(left.id).await?.ok_or_else(|| Error::not_found("operation"))?;
             match operation.status {
                 Status::Running if tx.is_claimed(left.id, ClaimKind::Operation, now).await? => Err(in_use()),
-                Status::Exited if left.kind == Kind::File && operation.exit_code != Some(0) => Ok(Outcome::Failed),
+                Status::Exited if left.kind == Kind::File && operation.exit_code != Some(0) => Ok(Outcome::Failed(None)),
                 Status::Exited | Status::TimedOut | Status::Cancelled => Ok(Outcome::Stands(200)),
                 Status::Running | Status::Unknown | Status::Lost => Err(Error::new(
                     Code::OperationUnknown,
@@ -196,8 +209,8 @@ async fn await_capture(berth: &Berth, organization: Uuid, id: Uuid, patience: In
         let goes_on = tx.is_claimed(row.sandbox_id, ClaimKind::Gate, now).await?;
         drop(tx);
         match row.status {
-            CheckpointStatus::Failed => return Ok(Outcome::Failed),
-            CheckpointStatus::Capturing if !goes_on => return Ok(Outcome::Failed),
+            CheckpointStatus::Failed => return Ok(Outcome::Failed(None)),
+            CheckpointStatus::Capturing if !goes_on => return Ok(Outcome::Failed(None)),
             CheckpointStatus::Capturing => {}
             _ => return Ok(Outcome::Stands(201)),
         }

@@ -40,6 +40,7 @@ pub mod resume;
 pub mod rollback;
 pub mod sandbox;
 pub mod succeed;
+pub mod sync;
 pub mod terminate;
 #[cfg(test)]
 pub mod testing;

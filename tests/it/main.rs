@@ -5,6 +5,7 @@
 mod harness;
 
 mod counterexamples;
+mod downloads;
 mod events;
 mod exclusivity;
 mod exec_stream;
@@ -15,3 +16,4 @@ mod local;
 mod release;
 mod renew_and_expiry;
 mod resume_and_provision;
+mod sync;

@@ -14,6 +14,7 @@ pub mod pointer;
 pub mod problem;
 pub mod sandbox;
 pub mod service;
+pub mod sync;
 pub mod words;
 
 use crate::error::FieldError;
