@@ -79,6 +79,8 @@ impl App {
         };
         let out_of_patience = async {
             stop.cancelled().await;
+            // Those who follow events are never finished by themselves: their streams end now, and go on at another server.
+            berth.work.stopping().cancel();
             tokio::time::sleep(PATIENCE).await;
         };
         let served = tokio::select! {

@@ -5,6 +5,7 @@ mod cursor;
 mod entries;
 mod exclude;
 mod header;
+pub mod incoming;
 mod ledger;
 pub mod measure;
 mod pax;

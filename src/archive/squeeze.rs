@@ -1,7 +1,10 @@
 //! The compressed form of an archive: one way to make it, one guarded way to open it.
 
+use std::cell::Cell;
 use std::io::{self, BufReader, Cursor, Read, Write};
+use std::rc::Rc;
 
+use flate2::bufread::MultiGzDecoder;
 use sha2::{Digest, Sha256};
 use zstd::stream::{read::Decoder, write::Encoder};
 
@@ -90,6 +93,7 @@ pub(super) fn open_upload<'a>(mut body: impl Read + 'a, limits: &Limits) -> Resu
         [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => {
             Box::new(Expand::new(body, limits, Some(limits.ratio), ArchiveCode::Invalid)?)
         }
+        [0x1f, 0x8b, ..] => Box::new(Expand::gzip(body, limits)),
         _ => Box::new(body),
     })
 }
@@ -100,8 +104,9 @@ pub(super) fn open_stored<'a>(body: impl Read + 'a, limits: &Limits) -> Result<B
 }
 
 /// Uncompresses within bounds.
-struct Expand<R: Read> {
-    decoder: Decoder<'static, BufReader<Counted<R>>>,
+struct Expand<'a> {
+    decoder: Box<dyn Read + 'a>,
+    seen: Rc<Seen>,
     out: u64,
     most: u64,
     ratio: Option<u64>,
@@ -109,22 +114,29 @@ struct Expand<R: Read> {
     blame: ArchiveCode,
 }
 
-impl<R: Read> Expand<R> {
-    fn new(body: R, limits: &Limits, ratio: Option<u64>, blame: ArchiveCode) -> Result<Self> {
-        let body = BufReader::with_capacity(128 << 10, Counted { body, count: 0, failed: false });
+impl<'a> Expand<'a> {
+    fn new(body: impl Read + 'a, limits: &Limits, ratio: Option<u64>, blame: ArchiveCode) -> Result<Self> {
+        let (body, seen) = counted(body);
         let mut decoder = Decoder::with_buffer(body)?;
         decoder.window_log_max(WINDOW_LOG)?;
-        let most = limits.unpacked_bytes.saturating_add(limits.entries.saturating_mul(ENTRY_OVERHEAD));
-        Ok(Self { decoder, out: 0, most, ratio, blame })
+        Ok(Self { decoder: Box::new(decoder), seen, out: 0, most: most(limits), ratio, blame })
+    }
+
+    fn gzip(body: impl Read + 'a, limits: &Limits) -> Self {
+        let (body, seen) = counted(body);
+        let decoder = Box::new(MultiGzDecoder::new(body));
+        Self { decoder, seen, out: 0, most: most(limits), ratio: Some(limits.ratio), blame: ArchiveCode::Invalid }
     }
 }
 
-impl<R: Read> Read for Expand<R> {
+fn most(limits: &Limits) -> u64 {
+    limits.unpacked_bytes.saturating_add(limits.entries.saturating_mul(ENTRY_OVERHEAD))
+}
+
+impl Read for Expand<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.decoder.read(buffer);
-        let body = self.decoder.get_ref().get_ref();
-        match read {
-            Err(error) if body.failed || error.kind() == io::ErrorKind::Interrupted => Err(error),
+        match self.decoder.read(buffer) {
+            Err(error) if self.seen.failed.get() || error.kind() == io::ErrorKind::Interrupted => Err(error),
             Err(error) => Err(ArchiveError::new(self.blame, format!("the compression is damaged: {error}")).into()),
             Ok(read) => {
                 self.out = self.out.saturating_add(read as u64);
@@ -132,7 +144,7 @@ impl<R: Read> Read for Expand<R> {
                     return Err(ArchiveError::limit("the archive unpacks to more than its limits allow").into());
                 }
                 match self.ratio {
-                    Some(ratio) if self.out > RATIO_FROM && self.out > body.count.saturating_mul(ratio) => {
+                    Some(ratio) if self.out > RATIO_FROM && self.out > self.seen.count.get().saturating_mul(ratio) => {
                         Err(ArchiveError::limit(format!("the archive unpacks to more than {ratio} times its size")).into())
                     }
                     _ => Ok(read),
@@ -142,19 +154,29 @@ impl<R: Read> Read for Expand<R> {
     }
 }
 
-/// Counts what is read and remembers whether reading itself failed.
+/// How much was read of a body, and whether reading itself failed.
+#[derive(Default)]
+struct Seen {
+    count: Cell<u64>,
+    failed: Cell<bool>,
+}
+
 struct Counted<R> {
     body: R,
-    count: u64,
-    failed: bool,
+    seen: Rc<Seen>,
+}
+
+fn counted<R: Read>(body: R) -> (BufReader<Counted<R>>, Rc<Seen>) {
+    let seen = Rc::new(Seen::default());
+    (BufReader::with_capacity(128 << 10, Counted { body, seen: Rc::clone(&seen) }), seen)
 }
 
 impl<R: Read> Read for Counted<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.body.read(buffer);
         match &read {
-            Ok(read) => self.count += *read as u64,
-            Err(error) => self.failed |= error.kind() != io::ErrorKind::Interrupted,
+            Ok(read) => self.seen.count.set(self.seen.count.get() + *read as u64),
+            Err(error) => self.seen.failed.set(self.seen.failed.get() || error.kind() != io::ErrorKind::Interrupted),
         }
         read
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::ops::{Berth, collect, drive, reap, sweep, work};
+use crate::ops::{Berth, collect, drive, events, reap, sweep, work};
 
 /// How often providers' inventories are compared with the ledger.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
@@ -24,6 +24,7 @@ pub fn start(berth: &Arc<Berth>) {
         told(collect::delete_artifacts(&berth).await.map(|deleted| json!({ "deleted": deleted })))
     });
     every(berth, "housekeeper", Duration::from_secs(600), |berth| async move {
+        events::forget_old(&berth).await?;
         told(drive::forget_old(&berth).await.map(|forgotten| json!({ "forgotten_operations": forgotten })))
     });
 }

@@ -5,9 +5,11 @@ use axum::http::header::{LOCATION, RETRY_AFTER};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use uuid::Uuid;
 
 use super::problem::Problem;
 use super::wire::lease::Lease;
+use crate::model::resource::{Kind, Resource};
 use crate::ops::view::{Answered, LeaseView};
 
 /// What a handler gives back.
@@ -46,8 +48,15 @@ pub fn fenced(mut response: Response, generation: Option<i64>, epoch: Option<i64
     response
 }
 
+/// Says which resource an answer is about, for whoever has to give it again.
+pub fn about(mut response: Response, kind: Kind, id: Uuid) -> Response {
+    response.extensions_mut().insert(Resource { kind, id });
+    response
+}
+
 /// A lease, as every verb on a lease answers it.
 pub fn lease(view: &LeaseView, answered: Answered) -> Response {
     let location = format!("/v1/leases/{}", view.lease.id);
-    fenced(made(answered, &location, Lease::of(view)), Some(view.lease.generation), Some(view.lease.epoch))
+    let response = fenced(made(answered, &location, Lease::of(view)), Some(view.lease.generation), Some(view.lease.epoch));
+    about(response, Kind::Lease, view.lease.id)
 }

@@ -1,11 +1,10 @@
 //! Archives: whole workspaces uploaded and downloaded as raw bytes.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_NONE_MATCH, RANGE};
+use axum::http::header::{ETAG, RANGE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
@@ -23,8 +22,9 @@ use super::answer::{Answer, made};
 use super::extract::{Authenticated, Id, Ids, refuse_encoding};
 use super::problem::Problem;
 use super::query::Query;
+use super::range::{is_known, of_range, parse_range};
 use super::wire::pointer::Archive;
-use crate::error::{Code, Error};
+use crate::error::Error;
 use crate::ops::Berth;
 use crate::ops::upload::{self, Form};
 use crate::ops::view::Answered;
@@ -48,7 +48,8 @@ struct UploadTarget {
 /// refused here. `Content-Digest: sha-256=:…:` is checked when present. Unless it is recorded, it goes after 24 hours.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/archives", operation_id = "archive_upload", tag = "checkpoints",
     params(("id" = Uuid, Path, description = "The sandbox."), UploadTarget),
-    request_body(content = String, content_type = "application/octet-stream", description = "The archive's bytes.", example = json!("(a tar)")),
+    request_body(content = String, content_type = "application/octet-stream", description = "The archive's bytes.",
+        example = json!("(a tar)")),
     responses((status = 201, description = "The archive is stored.", body = Archive)),
     extensions(("x-error-codes" = json!(["lease_conflict", "lease_not_active", "lease_taken_over", "archive_unsafe", "archive_invalid", "archive_limit_exceeded", "digest_mismatch",
         "unsupported_media_type", "storage_full"]))))]
@@ -93,8 +94,8 @@ struct DownloadForm {
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/checkpoints/{checkpoint_id}/archive", operation_id = "archive_download", tag = "checkpoints",
     params(("id" = Uuid, Path, description = "The sandbox."), ("checkpoint_id" = Uuid, Path, description = "The checkpoint."), DownloadForm),
     responses(
-        (status = 200, description = "The archive.", body = String, content_type = "application/octet-stream"),
-        (status = 206, description = "The range.", body = String, content_type = "application/octet-stream"),
+        (status = 200, description = "The archive.", body = String, content_type = "application/octet-stream", example = json!("(a tar)")),
+        (status = 206, description = "The range.", body = String, content_type = "application/octet-stream", example = json!("(a part)")),
         (status = 304, description = "The caller has these bytes.")),
     extensions(("x-error-codes" = json!(["checkpoint_unavailable", "checkpoint_integrity", "range_not_satisfiable"]))))]
 async fn download(
@@ -111,7 +112,7 @@ async fn download(
     };
     let row = crate::ops::checkpoint::get(&berth, &caller, sandbox, checkpoint).await?;
     let etag = format!("\"{}{}\"", row.archive_sha256.as_deref().unwrap_or_default(), if form == Form::Tar { "-tar" } else { "" });
-    if headers.get(IF_NONE_MATCH).is_some_and(|seen| seen.as_bytes() == etag.as_bytes()) {
+    if is_known(&headers, &etag) {
         return Ok((StatusCode::NOT_MODIFIED, [(ETAG, etag)]).into_response());
     }
     let size = row.size_bytes.and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
@@ -123,49 +124,14 @@ async fn download(
     super::files::raw_headers(out);
     out.extend(HeaderValue::from_str(&etag).ok().map(|etag| (ETAG, etag)));
     if form == Form::TarZst {
-        out.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-        let length = range.as_ref().map_or(size, |r| r.end - r.start);
-        out.insert(CONTENT_LENGTH, HeaderValue::from(length));
-    }
-    if let Some(range) = range {
-        let told = format!("bytes {}-{}/{size}", range.start, range.end - 1);
-        out.extend(HeaderValue::from_str(&told).ok().map(|told| (CONTENT_RANGE, told)));
-        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        of_range(&mut response, range.as_ref(), size);
     }
     Ok(response)
-}
-
-/// One range of bytes; a form we do not serve is ignored, as HTTP allows, and one that begins past the end is 416.
-fn parse_range(header: &HeaderValue, size: u64) -> Result<Option<Range<u64>>, Problem> {
-    let spec = header.to_str().ok().and_then(|text| text.strip_prefix("bytes=")).filter(|spec| !spec.contains(','));
-    let Some((first, last)) = spec.and_then(|spec| spec.trim().split_once('-')) else { return Ok(None) };
-    let range = match (first.parse::<u64>(), last.parse::<u64>()) {
-        (Ok(first), Ok(last)) if first <= last => first..last.saturating_add(1).min(size),
-        (Ok(first), Err(_)) if last.is_empty() => first..size,
-        (Err(_), Ok(suffix)) if first.is_empty() => size.saturating_sub(suffix)..size,
-        _ => return Ok(None),
-    };
-    if range.start >= range.end {
-        let error = Error::new(Code::RangeNotSatisfiable, format!("The archive has {size} bytes.")).fact("size", size);
-        return Err(error.into());
-    }
-    Ok(Some(range))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges_are_cut_to_the_size_or_refused() {
-        let parse = |text: &'static str| parse_range(&HeaderValue::from_static(text), 100);
-        assert_eq!(parse("bytes=0-9").unwrap(), Some(0..10));
-        assert_eq!(parse("bytes=90-").unwrap(), Some(90..100));
-        assert_eq!(parse("bytes=-5").unwrap(), Some(95..100));
-        assert_eq!(parse("bytes=50-500").unwrap(), Some(50..100));
-        assert_eq!(parse("lines=1-2").unwrap(), None);
-        assert_eq!(parse("bytes=100-").unwrap_err().0.code, Code::RangeNotSatisfiable);
-    }
 
     #[test]
     fn a_content_digest_is_read_strictly() {

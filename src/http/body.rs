@@ -9,6 +9,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::extract::refuse_encoding;
+use super::idempotency::{IDEMPOTENCY_KEY, is_key};
 use super::problem::Problem;
 use super::schema::{self, UNKNOWN_FIELD};
 use crate::error::{Code, Error, FieldError};
@@ -65,12 +66,15 @@ impl<S: Send + Sync, T: Checked> FromRequest<S> for Draft<T> {
 /// Refuses what no JSON body may come with.
 pub(super) fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
     refuse_encoding(headers)?;
-    match headers.get("idempotency-key").map(HeaderValue::as_bytes) {
-        Some(key) if !(1..=255).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) => {
-            Err(Error::invalid("Idempotency-Key", "must have 1 to 255 visible ASCII characters").into())
-        }
+    match headers.get(IDEMPOTENCY_KEY).map(HeaderValue::as_bytes) {
+        Some(key) if !is_key(key) => Err(Error::invalid("Idempotency-Key", "must have 1 to 255 visible ASCII characters").into()),
         _ => Ok(()),
     }
+}
+
+/// Whether a `Content-Type` is JSON, whatever its parameters.
+pub fn is_json(media_type: Option<&HeaderValue>) -> bool {
+    is_media_type(media_type, "application/json")
 }
 
 /// Whether a `Content-Type` is this one, whatever its parameters.
@@ -79,8 +83,8 @@ pub(super) fn is_media_type(media_type: Option<&HeaderValue>, wanted: &str) -> b
     text.split(';').next().is_some_and(|essence| essence.trim().eq_ignore_ascii_case(wanted))
 }
 
-/// Why a body's bytes could not be had.
-pub(super) fn unreadable(error: &axum::Error) -> Problem {
+/// Why a body could not be read.
+pub fn unreadable(error: &axum::Error) -> Problem {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(one) = cause {
         if one.is::<http_body_util::LengthLimitError>() {

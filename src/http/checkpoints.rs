@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::answer::{Answer, fenced, made};
+use super::answer::{Answer, about, fenced, made};
 use super::body::Body;
 use super::extract::{Authenticated, Fence, Id, Ids, Prefer};
 use super::query::{Filters, Query};
 use super::wire::checkpoint::{Checkpoint, CheckpointAttach, CheckpointCapture, CheckpointPage};
 use super::{Http, words};
 use crate::model::checkpoint::Status;
+use crate::model::resource::Kind;
 use crate::ops::{self, Berth};
 
 /// The routes of this file.
@@ -54,7 +56,8 @@ async fn capture(
 ) -> Answer {
     let (checkpoint, answered) = ops::capture::capture(&berth, &caller, id, wanted.input(fence, prefer.respond_async())).await?;
     let location = format!("/v1/sandboxes/{}/checkpoints/{}", checkpoint.sandbox_id, checkpoint.id);
-    Ok(fenced(made(answered, &location, Checkpoint::of(&checkpoint)), Some(checkpoint.generation), fence.epoch))
+    let response = fenced(made(answered, &location, Checkpoint::of(&checkpoint)), Some(checkpoint.generation), fence.epoch);
+    Ok(about(response, Kind::Checkpoint, checkpoint.id))
 }
 
 /// Which checkpoints.
@@ -138,7 +141,8 @@ async fn attach(
     Ids(sandbox, checkpoint): Ids,
     fence: Fence,
     Body(wanted): Body<CheckpointAttach>,
-) -> Answer<Json<Checkpoint>> {
+) -> Answer {
     fence.agree(wanted.generation)?;
-    Ok(Json(Checkpoint::of(&ops::attach::attach(&berth, &caller, sandbox, checkpoint, wanted.input()).await?)))
+    let row = ops::attach::attach(&berth, &caller, sandbox, checkpoint, wanted.input()).await?;
+    Ok(about(Json(Checkpoint::of(&row)).into_response(), Kind::Checkpoint, row.id))
 }

@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Http;
-use super::answer::{Answer, made};
+use super::answer::{Answer, about, made};
 use super::body::{Draft, draft};
 use super::extract::{Asked, Authenticated, Named};
 use super::patch::{IfMatch, Patch, tagged};
@@ -22,6 +22,7 @@ use super::wire::environment_patch::{EnvironmentPatch, as_asked};
 use super::wire::probe::EnvironmentProbe;
 use crate::error::Error;
 use crate::model::environment;
+use crate::model::resource::Kind;
 use crate::ops::input::NewEnvironment;
 use crate::ops::view::Answered;
 use crate::ops::{self, Berth};
@@ -44,7 +45,7 @@ async fn create(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenti
     let made_environment = ops::environment::create(&berth, &caller, input).await?;
     let location = format!("/v1/environments/{}", made_environment.id);
     let response = made(Answered::Created, &location, Environment::of(&made_environment));
-    Ok(tagged(response, made_environment.version))
+    Ok(about(tagged(response, made_environment.version), Kind::Environment, made_environment.id))
 }
 
 /// What the verb is asked; when the body alone is wrong already, with what the verb would have said: every problem is told at once.

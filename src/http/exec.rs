@@ -1,6 +1,7 @@
 //! Commands inside the sandbox.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -10,13 +11,14 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::answer::{Answer, fenced, made};
+use super::answer::{Answer, about, fenced, made};
 use super::body::Body;
 use super::extract::{Authenticated, Fence, Id, Ids};
 use super::query::{Filters, Query};
 use super::wire::exec::{Exec, ExecPage, ExecRun};
 use super::{Http, words};
 use crate::model::operation::Status;
+use crate::model::resource::Kind;
 use crate::ops::view::{Answered, ExecView};
 use crate::ops::{self, Berth};
 
@@ -25,12 +27,13 @@ pub fn routes() -> OpenApiRouter<Http> {
     OpenApiRouter::new().routes(routes!(run)).routes(routes!(list)).routes(routes!(get, cancel))
 }
 
-fn answer(view: &ExecView, answered: Answered) -> Response {
+/// A command, as every verb on it answers it.
+pub fn answer(view: &ExecView, answered: Answered) -> Response {
     let row = &view.operation;
     let location = format!("/v1/leases/{}/execs/{}", row.lease_id, row.id);
     // A command is not a resource that was made: an ended one is 200, whatever it returned.
     let answered = if answered == Answered::Created { Answered::Existing } else { answered };
-    fenced(made(answered, &location, Exec::of(view)), Some(row.generation), Some(row.epoch))
+    about(fenced(made(answered, &location, Exec::of(view)), Some(row.generation), Some(row.epoch)), Kind::Exec, row.id)
 }
 
 /// Run a command
@@ -92,14 +95,30 @@ async fn list(
     Ok(Json(ops::exec::list(&berth, &caller, id, query).await?.into()))
 }
 
+/// How long to look.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct ExecPoll {
+    /// Wait up to this many seconds while the command runs; 0 when absent.
+    #[param(minimum = 0, maximum = 300)]
+    wait_seconds: Option<u64>,
+}
+
 /// Look at an exec
 ///
-/// With what it has written so far, or in all.
+/// With what it has written in all, once it is over. With `wait_seconds` it waits for the end of a running one.
 #[utoipa::path(get, path = "/v1/leases/{id}/execs/{exec_id}", operation_id = "exec_get", tag = "exec",
-    params(("id" = uuid::Uuid, Path, description = "The lease."), ("exec_id" = uuid::Uuid, Path, description = "The exec.")),
-    responses((status = 200, description = "The exec.", body = Exec)),    extensions(("x-error-codes" = json!(["exec_not_found"]))))]
-async fn get(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Ids(lease, exec): Ids) -> Answer {
-    let view = ops::exec::get(&berth, &caller, lease, exec).await?;
+    params(("id" = uuid::Uuid, Path, description = "The lease."), ("exec_id" = uuid::Uuid, Path, description = "The exec."),
+        ExecPoll),
+    responses((status = 200, description = "The exec.", body = Exec)),
+    extensions(("x-error-codes" = json!(["exec_not_found"]))))]
+async fn get(
+    State(berth): State<Arc<Berth>>,
+    Authenticated(caller): Authenticated,
+    Ids(lease, exec): Ids,
+    Query(poll): Query<ExecPoll>,
+) -> Answer {
+    let view = ops::exec::get(&berth, &caller, lease, exec, Duration::from_secs(poll.wait_seconds.unwrap_or(0))).await?;
     Ok(answer(&view, Answered::Existing))
 }
 

@@ -1,11 +1,12 @@
 //! Files inside the sandbox: raw bytes, streamed; names relative to the workspace or absolute inside the sandbox.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body as RawBody;
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, RANGE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::TryStreamExt;
@@ -17,11 +18,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Http;
-use super::answer::{Answer, fenced};
+use super::answer::{Answer, about, fenced};
 use super::body::Body;
 use super::extract::{Authenticated, Fence, Id, refuse_encoding};
+use super::problem::Problem;
 use super::query::Query;
+use super::range::{is_known, of_range, parse_range};
 use super::wire::file::{DirectoryMake, FileChanged, FileEntry, FileMove, FileWritten, octal};
+use crate::error::Code;
+use crate::model::resource::Kind;
 use crate::ops::caller::{Caller, Credential};
 use crate::ops::view::FileBody;
 use crate::ops::{self, Berth};
@@ -44,9 +49,14 @@ fn fence_of(caller: &Caller, fence: Fence) -> (Option<i64>, Option<i64>) {
     }
 }
 
-fn changed(caller: &Caller, fence: Fence, workspace_seq: i64) -> Response {
+/// The answer to a change.
+pub(super) fn changed(caller: &Caller, fence: Fence, workspace_seq: i64) -> Response {
     let (generation, epoch) = fence_of(caller, fence);
-    fenced(Json(FileChanged { workspace_seq }).into_response(), generation, epoch)
+    let response = fenced(Json(FileChanged { workspace_seq }).into_response(), generation, epoch);
+    match caller.named {
+        Some(id) => about(response, Kind::File, id),
+        None => response,
+    }
 }
 
 /// Which file.
@@ -60,18 +70,34 @@ struct FilePath {
 
 /// Read a file
 ///
-/// Its raw bytes, streamed. Links are followed inside the sandbox only.
+/// Its raw bytes, streamed, or one range of them. Links are followed inside the sandbox only.
 #[utoipa::path(get, path = "/v1/leases/{id}/files", operation_id = "file_read", tag = "files",
     params(("id" = uuid::Uuid, Path, description = "The lease."), FilePath),
     responses((status = 200, description = "The file's bytes.", body = String, content_type = "application/octet-stream",
-        headers(("Berth-File-Mode" = String, description = "Permission bits in octal.")), example = json!("hello\n"))),
+        headers(("Berth-File-Mode" = String, description = "Permission bits in octal.")), example = json!("hello\n")),
+        (status = 206, description = "The range.", body = String, content_type = "application/octet-stream", example = json!("hell")),
+        (status = 304, description = "The caller has these bytes.")),
     extensions(("x-error-codes" = json!([
-        "invalid_path", "file_not_found", "is_a_directory", "not_a_directory", "lease_not_active", "lease_expired", "lease_taken_over",
+        "range_not_satisfiable", "invalid_path", "file_not_found", "is_a_directory", "not_a_directory", "lease_not_active", "lease_expired", "lease_taken_over",
         "instance_lost", "instance_not_running", "transition_in_progress", "resume_failed", "provider_error", "provider_unavailable",
         "provider_timeout"
     ]))))]
-async fn read(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id, Query(file): Query<FilePath>) -> Answer {
-    Ok(raw(ops::files::read(&berth, &caller, id, &file.path).await?))
+async fn read(
+    State(berth): State<Arc<Berth>>,
+    Authenticated(caller): Authenticated,
+    Id(id): Id,
+    Query(file): Query<FilePath>,
+    headers: HeaderMap,
+) -> Answer {
+    let file = ops::files::read(&berth, &caller, id, &file.path).await?;
+    let etag = file.modified_at.map(|at| format!("W/\"{:x}-{:x}-{:o}\"", file.size, at.0, file.mode));
+    if let Some(etag) = etag.as_ref().filter(|etag| is_known(&headers, etag)) {
+        return Ok((StatusCode::NOT_MODIFIED, [(ETAG, etag)]).into_response());
+    }
+    let range = headers.get(RANGE).map(|range| parse_range(range, file.size)).transpose()?.flatten();
+    let mut response = raw(file, range).await?;
+    response.headers_mut().extend(etag.and_then(|etag| HeaderValue::from_str(&etag).ok()).map(|etag| (ETAG, etag)));
+    Ok(response)
 }
 
 /// Workspace bytes are a stranger's: a browser must neither run nor keep nor guess them.
@@ -81,16 +107,21 @@ pub(super) fn raw_headers(headers: &mut HeaderMap) {
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
 }
 
-fn raw(file: FileBody) -> Response {
-    let bytes = ReaderStream::with_capacity(file.body.take(file.size), CHUNK);
-    let mut response = RawBody::from_stream(bytes).into_response();
-    let headers = response.headers_mut();
-    raw_headers(headers);
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(file.size));
-    if let Ok(mode) = HeaderValue::from_str(&octal(file.mode)) {
-        headers.insert(BERTH_FILE_MODE, mode);
+async fn raw(mut file: FileBody, range: Option<Range<u64>>) -> Result<Response, Problem> {
+    let (start, end) = range.as_ref().map_or((0, file.size), |range| (range.start, range.end));
+    let broke = |_| Problem::new(Code::ProviderError, "The file's bytes broke off before the range.");
+    let skipped = tokio::io::copy(&mut (&mut file.body).take(start), &mut tokio::io::sink()).await.map_err(broke)?;
+    if skipped < start {
+        return Err(Problem::new(Code::ProviderError, "The file became shorter while it was read."));
     }
-    response
+    let bytes = ReaderStream::with_capacity(file.body.take(end - start), CHUNK);
+    let mut response = RawBody::from_stream(bytes).into_response();
+    raw_headers(response.headers_mut());
+    of_range(&mut response, range.as_ref(), file.size);
+    if let Ok(mode) = HeaderValue::from_str(&octal(file.mode)) {
+        response.headers_mut().insert(BERTH_FILE_MODE, mode);
+    }
+    Ok(response)
 }
 
 /// Where a file goes.

@@ -12,12 +12,13 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Http;
-use super::answer::{Answer, made};
+use super::answer::{Answer, about, made};
 use super::body::Body;
 use super::extract::{Authenticated, Id};
 use super::query::{Paging, Query};
 use super::wire::key::{ApiKeyPage, ApiKeyRotate};
 use super::wire::service::{ApiKeyCreate, ApiKeySecret};
+use crate::model::resource::Kind;
 use crate::ops::view::Answered;
 use crate::ops::{self, Berth};
 
@@ -37,7 +38,8 @@ pub fn routes() -> OpenApiRouter<Http> {
 async fn create(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Body(wanted): Body<ApiKeyCreate>) -> Answer {
     let ApiKeyCreate { name, scopes, expires_at, organization_id } = wanted;
     let (key, secret) = ops::keys::create(&berth, &caller, &name, scopes, expires_at, organization_id).await?;
-    Ok(made(Answered::Created, &format!("/v1/api-keys/{}", key.id), ApiKeySecret::of(key, secret)))
+    let id = key.id;
+    Ok(about(made(Answered::Created, &format!("/v1/api-keys/{id}"), ApiKeySecret::of(key, Some(secret))), Kind::ApiKey, id))
 }
 
 /// Which keys.
@@ -82,7 +84,8 @@ async fn rotate(
     Body(wanted): Body<ApiKeyRotate>,
 ) -> Answer {
     let (key, secret) = ops::keys::rotate(&berth, &caller, id, wanted.overlap_seconds).await?;
-    Ok(made(Answered::Created, &format!("/v1/api-keys/{}", key.id), ApiKeySecret::of(key, secret)))
+    let id = key.id;
+    Ok(about(made(Answered::Created, &format!("/v1/api-keys/{id}"), ApiKeySecret::of(key, Some(secret))), Kind::ApiKey, id))
 }
 
 /// Revoke an API key

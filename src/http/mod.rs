@@ -7,10 +7,13 @@ pub mod catalogue;
 mod checkpoints;
 mod docs;
 mod environments;
+mod events;
 mod exec;
+mod exec_stream;
 pub mod extract;
 mod files;
 mod html;
+mod idempotency;
 mod instances;
 mod keys;
 pub mod layers;
@@ -25,16 +28,20 @@ mod pointer;
 pub mod problem;
 mod problems;
 pub mod query;
+mod range;
+mod replay;
 mod sandboxes;
 pub mod schema;
 mod service;
+mod sse;
+mod sync;
 pub mod wire;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::FromRef;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
@@ -55,14 +62,17 @@ fn described() -> OpenApiRouter<Http> {
         .merge(leases::routes())
         .merge(many::routes())
         .merge(exec::routes())
+        .merge(exec_stream::routes())
         .merge(files::routes())
         .merge(listing::routes())
+        .merge(sync::routes())
         .merge(checkpoints::routes())
         .merge(pointer::routes())
         .merge(archives::routes())
         .merge(sandboxes::routes())
         .merge(environments::routes())
         .merge(instances::routes())
+        .merge(events::routes())
         .merge(keys::routes())
         .merge(organizations::routes())
         .merge(service::routes())
@@ -74,6 +84,7 @@ fn described() -> OpenApiRouter<Http> {
 /// The whole service over HTTP.
 pub fn router(berth: Arc<Berth>) -> Router {
     let (routes, _) = described().split_for_parts();
+    let routes = routes.layer(from_fn_with_state(Arc::clone(&berth), idempotency::layer));
     let routes = routes.fallback(layers::route_not_found).method_not_allowed_fallback(layers::method_not_allowed);
     with_layers(routes).with_state(Http { berth, last_look: service::LastLook::default() })
 }

@@ -9,12 +9,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Http;
-use super::answer::{Answer, made};
+use super::answer::{Answer, about, made};
 use super::body::Body;
 use super::extract::{Authenticated, Id};
 use super::query::{Paging, Query};
 use super::wire::key::OrganizationPage;
 use super::wire::service::{Organization, OrganizationCreate};
+use crate::model::resource::Kind;
 use crate::ops::view::Answered;
 use crate::ops::{self, Berth};
 
@@ -31,7 +32,8 @@ pub fn routes() -> OpenApiRouter<Http> {
     extensions(("x-error-codes" = json!(["name_taken", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
 async fn create(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Body(wanted): Body<OrganizationCreate>) -> Answer {
     let organization = ops::organization::create(&berth, &caller, &wanted.name).await?;
-    Ok(made(Answered::Created, &format!("/v1/organizations/{}", organization.id), Organization::of(&organization)))
+    let response = made(Answered::Created, &format!("/v1/organizations/{}", organization.id), Organization::of(&organization));
+    Ok(about(response, Kind::Organization, organization.id))
 }
 
 /// List organizations

@@ -10,12 +10,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Http;
-use super::answer::{self, Answer, made};
+use super::answer::{self, Answer, about, made};
 use super::body::Body;
 use super::extract::{Authenticated, Fence, Id, Ids, Prefer};
 use super::wire::checkpoint::Checkpoint;
 use super::wire::lease::Lease;
 use super::wire::pointer::{CheckpointRecord, Collected, LeaseRestore, RolledBack, SandboxCollect, SandboxRollback};
+use crate::model::resource::Kind;
 use crate::ops::view::Answered;
 use crate::ops::{self, Berth};
 
@@ -50,7 +51,8 @@ async fn record(
     fence.agree(wanted.generation)?;
     let (row, new) = ops::record::record(&berth, &caller, id, wanted.into()).await?;
     let location = format!("/v1/sandboxes/{id}/checkpoints/{}", row.id);
-    Ok(made(if new { Answered::Created } else { Answered::Existing }, &location, Checkpoint::of(&row)))
+    let response = made(if new { Answered::Created } else { Answered::Existing }, &location, Checkpoint::of(&row));
+    Ok(about(response, Kind::Checkpoint, row.id))
 }
 
 /// Reject a checkpoint

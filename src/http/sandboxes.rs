@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::answer::{Answer, made};
+use super::answer::{Answer, about, made};
 use super::body::Body;
 use super::extract::{Authenticated, Id};
 use super::query::{Filters, Query};
@@ -18,6 +18,7 @@ use super::wire::explain::Explanation;
 use super::wire::sandbox::{Sandbox, SandboxEnsure, SandboxPage};
 use super::{Http, words};
 use crate::model::instance::Status;
+use crate::model::resource::Kind;
 use crate::ops::view::Answered;
 use crate::ops::{self, Berth};
 
@@ -37,7 +38,8 @@ pub fn routes() -> OpenApiRouter<Http> {
 async fn ensure(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Body(wanted): Body<SandboxEnsure>) -> Answer {
     let (view, new) = ops::sandbox::ensure(&berth, &caller, &wanted.environment, wanted.scope).await?;
     let location = format!("/v1/sandboxes/{}", view.sandbox.id);
-    Ok(made(if new { Answered::Created } else { Answered::Existing }, &location, Sandbox::of(&view)))
+    let response = made(if new { Answered::Created } else { Answered::Existing }, &location, Sandbox::of(&view));
+    Ok(about(response, Kind::Sandbox, view.sandbox.id))
 }
 
 /// Which sandboxes.

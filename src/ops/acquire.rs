@@ -394,7 +394,7 @@ impl Story<'_> {
 
     fn lease(&self, instance: &Instance, plan: Plan) -> Lease {
         Lease {
-            id: crate::id::new(),
+            id: self.caller.first_id(),
             organization_id: self.sandbox.organization_id,
             sandbox_id: self.sandbox.id,
             environment_id: self.environment.id,

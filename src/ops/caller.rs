@@ -36,6 +36,9 @@ pub struct Caller {
     pub organization: Uuid,
     /// What the caller showed.
     pub credential: Credential,
+    /// The id that the first resource of this request is made under, if that was decided before: so a request that is sent again
+    /// under its idempotency key finds what its first call made.
+    pub named: Option<Uuid>,
 }
 
 /// Finds out who calls. 401 `unauthorized` for an unknown key, `invalid_token` for a token whose signature is not ours.
@@ -45,7 +48,7 @@ pub async fn identify(berth: &Berth, bearer: &str) -> Result<Caller> {
             .ok_or_else(|| Error::new(Code::InvalidToken, "This lease token was not issued here."))?;
         let organization = berth.store.read().await?.organization_of_lease(claims.lease).await?;
         let organization = organization.ok_or_else(|| Error::new(Code::InvalidToken, "This lease token's lease does not exist."))?;
-        return Ok(Caller { organization, credential: Credential::Token(claims) });
+        return Ok(Caller { organization, credential: Credential::Token(claims), named: None });
     }
     let hash = key::hash(bearer);
     let unknown = || Error::new(Code::Unauthorized, "This API key is unknown, revoked or expired.");
@@ -56,7 +59,7 @@ pub async fn identify(berth: &Berth, bearer: &str) -> Result<Caller> {
         berth.keys.insert(hash, key.clone()).await;
         key
     };
-    Ok(Caller { organization: key.organization_id, credential: Credential::Key(key) })
+    Ok(Caller { organization: key.organization_id, credential: Credential::Key(key), named: None })
 }
 
 impl Caller {
@@ -107,6 +110,20 @@ impl Caller {
         }
     }
 
+    /// The id of the first resource this request makes.
+    pub fn first_id(&self) -> Uuid {
+        let Some(id) = self.named else { return crate::id::new() };
+        id
+    }
+
+    /// What an idempotency key belongs to besides its organization: the API key, or the lease of a token.
+    pub fn credential_id(&self) -> Uuid {
+        match &self.credential {
+            Credential::Key(key) => key.id,
+            Credential::Token(claims) => claims.lease,
+        }
+    }
+
     /// As events name it.
     pub fn actor(&self) -> Actor {
         match &self.credential {
@@ -119,6 +136,11 @@ impl Caller {
 impl Berth {
     /// The lease's token at its present epoch and generation.
     pub fn token_for(&self, lease: &Lease) -> String {
-        Claims { lease: lease.id, epoch: lease.epoch, generation: lease.generation }.sign(&self.deployment.signing_key)
+        self.token_at(lease, lease.epoch)
+    }
+
+    /// The lease's token at an epoch that was granted once: after a take-over it is a former holder's, and fenced off.
+    pub fn token_at(&self, lease: &Lease, epoch: i64) -> String {
+        Claims { lease: lease.id, epoch, generation: lease.generation }.sign(&self.deployment.signing_key)
     }
 }

@@ -69,6 +69,7 @@ pub async fn capture(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Ca
         };
         if let Some(gate) = gate {
             let mut intent = intend(&mut tx, &fenced.sandbox, fenced.instance, fenced.now, true).await?;
+            intent.checkpoint.id = caller.first_id();
             intent.attach = input.attach;
             intent.checkpoint.source_turn_id.clone_from(&input.source_turn_id);
             intent.checkpoint.source_tool_call_id.clone_from(&input.source_tool_call_id);

@@ -73,11 +73,12 @@ pub async fn pass(berth: &Arc<Berth>) -> Result<DriveReport> {
     Ok(report)
 }
 
-/// Forgets execs that ended longer ago than they are kept.
+/// Forgets execs and answered requests from longer ago than they are kept.
 pub async fn forget_old(berth: &Arc<Berth>) -> Result<u64> {
     let mut tx = berth.store.begin().await?;
     let now = tx.now().await?;
     let gone = tx.forget_operations(now.before(Duration::from_secs(24 * 3600))).await?;
+    tx.forget_idempotency_before(now.before(super::idempotency::KEPT), now).await?;
     tx.commit().await?;
     Ok(gone)
 }

@@ -21,7 +21,7 @@ pub async fn create(berth: &Berth, caller: &Caller, input: NewEnvironment) -> Re
     let base = super::boot::defaults(caller.organization, &input.name, &input.provider);
     let mut tx = berth.store.begin().await?;
     let now = tx.now().await?;
-    let environment = Environment { created_at: now, updated_at: now, ..filled(base, input) };
+    let environment = Environment { id: caller.first_id(), created_at: now, updated_at: now, ..filled(base, input) };
     match tx.insert_environment(&environment).await {
         Ok(()) => {}
         Err(error) if error.is_unique_violation() => return Err(taken(&environment.name)),

@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 use super::admit::{self, Admitted};
 use super::input::{Exec, ListQuery};
+use super::listen::{self, Bounds, Follow, Heard, Tee};
 use super::view::{Answered, ExecView, Page};
 use super::{Berth, Caller, loss};
 use crate::error::{Code, Error, Result};
 use crate::model::key::Scope;
-use crate::model::operation::{Kind, Operation, Output, Status};
-use crate::provider::{ExecEnd, ExecEvent, ExecExit, ExecSpec, Kind as ProviderKind, ProviderError, Running};
+use crate::model::operation::{Kind, Operation, Status};
+use crate::provider::{ExecEnd, ExecSpec, Kind as ProviderKind, ProviderError};
 use crate::store::operation::Settlement;
 use crate::store::{Carried, Cursor};
 
@@ -27,6 +28,8 @@ enum Came {
     Settled(Settlement, bool),
     /// It surely did not start, since its instance was found stopped: it may be admitted anew.
     Again,
+    /// It surely did not start.
+    NotStarted(Error),
     Failed(Error),
 }
 
@@ -34,12 +37,12 @@ enum Came {
 pub async fn run(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Exec) -> Result<(ExecView, Answered)> {
     caller.require_on_lease(Scope::Write, lease)?;
     loop {
-        let id = crate::id::new();
+        let id = caller.first_id();
         let admitted = admit::admit(berth, caller, lease, input.carried, id, Kind::Exec, input.timeout + GRACE * 2).await?;
         let cancel = CancellationToken::new();
         berth.work.register_exec(id, cancel.clone());
         let _leave = (!input.keep_on_disconnect).then(|| cancel.clone().drop_guard());
-        let receiver = spawn(berth, admitted, &input, cancel);
+        let receiver = spawn(berth, admitted, &input, cancel, None);
         let came = match input.wait.filter(|_| input.keep_on_disconnect) {
             Some(wait) => match tokio::time::timeout(wait, receiver).await {
                 Ok(came) => came,
@@ -47,14 +50,74 @@ pub async fn run(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Exec) 
             },
             None => receiver.await,
         };
-        if came.unwrap_or_else(|_| Err(Error::new(Code::OperationUnknown, "The command's task was lost; it may have run.")))? {
+        if came.unwrap_or_else(|_| Err(task_lost()))? {
             return Ok((view(berth, caller, lease, id, input.base64).await?, Answered::Existing));
+        }
+        if caller.named.is_some() {
+            return Err(found_stopped());
         }
     }
 }
 
+/// A command that runs and is followed. Dropping it kills the command, unless `on_disconnect: keep`.
+pub struct Followed {
+    /// Its row as admitted.
+    pub operation: Operation,
+    /// What it writes.
+    pub follow: Follow,
+    end: oneshot::Receiver<Result<bool>>,
+    _kill: Option<DropGuard>,
+}
+
+impl Followed {
+    /// Waits until the command is settled, and reads how.
+    pub async fn end(&mut self, berth: &Berth) -> Result<ExecView> {
+        (&mut self.end).await.unwrap_or_else(|_| Err(task_lost()))?;
+        let row = &self.operation;
+        read(berth, row.organization_id, row.lease_id, row.id, false).await
+    }
+}
+
+/// Runs a command and answers as soon as it runs. Its output waits for the reader, and the command for its output; it is kept and
+/// settled like any other.
+pub async fn follow(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Exec) -> Result<Followed> {
+    caller.require_on_lease(Scope::Write, lease)?;
+    loop {
+        let id = caller.first_id();
+        let admitted = admit::admit(berth, caller, lease, input.carried, id, Kind::Exec, input.timeout + GRACE * 2).await?;
+        let operation = admitted.operation.clone();
+        let cancel = CancellationToken::new();
+        berth.work.register_exec(id, cancel.clone());
+        let kill = (!input.keep_on_disconnect).then(|| cancel.clone().drop_guard());
+        let (tee, mut follow) = listen::tee();
+        let end = spawn(berth, admitted, &input, cancel, Some(tee));
+        if let Some(Heard::Started) = follow.heard.recv().await {
+            return Ok(Followed { operation, follow, end, _kill: kill });
+        }
+        // It never ran: then its end says why.
+        end.await.unwrap_or_else(|_| Err(task_lost()))?;
+        if caller.named.is_some() {
+            return Err(found_stopped());
+        }
+    }
+}
+
+fn task_lost() -> Error {
+    Error::new(Code::OperationUnknown, "The command's task was lost; it may have run.")
+}
+
+fn found_stopped() -> Error {
+    crate::store::fence::transition("The sandbox was found stopped; the next call starts it.")
+}
+
 /// In a tracked task; the receiver hears `true` when it is settled, `false` when it is to be admitted anew.
-fn spawn(berth: &Arc<Berth>, admitted: Admitted, input: &Exec, cancel: CancellationToken) -> oneshot::Receiver<Result<bool>> {
+fn spawn(
+    berth: &Arc<Berth>,
+    admitted: Admitted,
+    input: &Exec,
+    cancel: CancellationToken,
+    tee: Option<Tee>,
+) -> oneshot::Receiver<Result<bool>> {
     let (sender, receiver) = oneshot::channel();
     let task = Arc::clone(berth);
     let operation = &admitted.operation;
@@ -71,9 +134,13 @@ fn spawn(berth: &Arc<Berth>, admitted: Admitted, input: &Exec, cancel: Cancellat
     berth.work.spawn(async move {
         let held = task.work.hold(admitted.claim);
         let id = admitted.operation.id;
-        let told = match send(&task, &admitted, spec, stdin, keep, &cancel).await {
+        let told = match send(&task, &admitted, spec, stdin, keep, &cancel, tee).await {
             Came::Settled(settlement, lingering) => admit::settle(&task, &admitted, &settlement, lingering).await.map(|_| true),
             Came::Again => admit::settle(&task, &admitted, &admit::plain(Status::Cancelled, None), false).await.map(|_| false),
+            Came::NotStarted(error) => {
+                admit::settle(&task, &admitted, &admit::plain(Status::Cancelled, None), false).await.ok();
+                Err(error)
+            }
             Came::Failed(error) => {
                 admit::settle(&task, &admitted, &admit::plain(Status::Unknown, None), false).await.ok();
                 Err(error)
@@ -88,18 +155,26 @@ fn spawn(berth: &Arc<Berth>, admitted: Admitted, input: &Exec, cancel: Cancellat
     receiver
 }
 
-async fn send(berth: &Arc<Berth>, admitted: &Admitted, spec: ExecSpec, stdin: Bytes, keep: usize, cancel: &CancellationToken) -> Came {
+async fn send(
+    berth: &Arc<Berth>,
+    admitted: &Admitted,
+    spec: ExecSpec,
+    stdin: Bytes,
+    keep: usize,
+    cancel: &CancellationToken,
+    tee: Option<Tee>,
+) -> Came {
     let provider = match berth.provider_of(&admitted.instance) {
         Ok(provider) => provider,
-        Err(error) => return Came::Failed(error),
+        Err(error) => return Came::NotStarted(error),
     };
-    let bound = spec.timeout + GRACE;
+    let bounds = Bounds { end: spec.timeout + GRACE, reader: spec.timeout + GRACE / 2 };
     let provider_ref = admitted.instance.provider_ref.as_deref().unwrap_or_default();
     let running = match super::make::call(berth, provider.exec(provider_ref, spec)).await {
         Ok(running) => running,
         Err(error) => return not_started(berth, admitted, &error).await,
     };
-    let (stdout, stderr, exit) = listen(running, stdin, keep, bound, cancel).await;
+    let (stdout, stderr, exit) = listen::listen(running, stdin, keep, bounds, cancel, tee).await;
     let Some(exit) = exit else {
         if let Ok(loss::Found::Lost) = loss::investigate(berth, &admitted.instance).await {
             return Came::Failed(crate::store::fence::instance_lost());
@@ -122,13 +197,13 @@ async fn not_started(berth: &Arc<Berth>, admitted: &Admitted, error: &ProviderEr
         ProviderKind::NotFound | ProviderKind::Refused => match loss::investigate(berth, &admitted.instance).await {
             Ok(loss::Found::Lost) => Came::Failed(crate::store::fence::instance_lost()),
             Ok(loss::Found::Stopped) => Came::Again,
-            Ok(loss::Found::Unproven) => Came::Failed(if error.kind == ProviderKind::NotFound {
+            Ok(loss::Found::Unproven) => Came::NotStarted(if error.kind == ProviderKind::NotFound {
                 Error::new(Code::ProviderUnavailable, "The provider does not find the sandbox, and nothing proves that it is gone.")
                     .retry_after(Duration::from_secs(2))
             } else {
                 super::provider_failed(error)
             }),
-            Err(error) => Came::Failed(error),
+            Err(error) => Came::NotStarted(error),
         },
         ProviderKind::Fenced => {
             let operation = &admitted.operation;
@@ -137,93 +212,39 @@ async fn not_started(berth: &Arc<Berth>, admitted: &Admitted, error: &ProviderEr
                 Ok(mut tx) => tx.fence(operation.organization_id, operation.lease_id, carried).await.err(),
                 Err(error) => Some(error.into()),
             };
-            Came::Failed(why.unwrap_or_else(|| super::provider_failed(error)))
+            Came::NotStarted(why.unwrap_or_else(|| super::provider_failed(error)))
         }
         // The one file a start needs; a missing program is no refusal but exit code 127.
         ProviderKind::FileNotFound => {
-            Came::Failed(Error::new(Code::FileNotFound, "The command's working directory does not exist in the sandbox."))
+            Came::NotStarted(Error::new(Code::FileNotFound, "The command's working directory does not exist in the sandbox."))
         }
-        _ => Came::Failed(super::provider_failed(error)),
+        ProviderKind::Transient | ProviderKind::Indeterminate => Came::Failed(super::provider_failed(error)),
+        _ => Came::NotStarted(super::provider_failed(error)),
     }
 }
 
-/// Feeds standard input and gathers output until the command's end, its cancellation, or the bound.
-async fn listen(
-    running: Running,
-    stdin: Bytes,
-    keep: usize,
-    bound: Duration,
-    cancel: &CancellationToken,
-) -> (Output, Output, Option<ExecExit>) {
-    let Running { stdin: input, mut events, cancel: kill } = running;
-    let (mut stdout, mut stderr, mut exit) = (Gathered::new(keep), Gathered::new(keep), None);
-    let feed = async move {
-        for chunk in chunks(&stdin) {
-            if input.send(chunk).await.is_err() {
-                break;
-            }
-        }
-    };
-    let hear = async {
-        let deadline = tokio::time::sleep(bound);
-        tokio::pin!(deadline);
-        let mut asked = false;
-        loop {
-            tokio::select! {
-                event = events.recv() => match event {
-                    Some(ExecEvent::Stdout(bytes)) => stdout.add(&bytes),
-                    Some(ExecEvent::Stderr(bytes)) => stderr.add(&bytes),
-                    Some(ExecEvent::Exit(end)) => { exit = Some(end); break; }
-                    None => break,
-                },
-                () = cancel.cancelled(), if !asked => { asked = true; kill.cancel(); }
-                () = &mut deadline => { kill.cancel(); break; }
-            }
-        }
-    };
-    let ((), ()) = tokio::join!(feed, hear);
-    (stdout.done(), stderr.done(), exit)
-}
-
-fn chunks(stdin: &Bytes) -> Vec<Bytes> {
-    (0..stdin.len()).step_by(64 * 1024).map(|at| stdin.slice(at..stdin.len().min(at + 64 * 1024))).collect()
-}
-
-/// The first and the last half of a stream, within a bound.
-struct Gathered {
-    head: Vec<u8>,
-    tail: std::collections::VecDeque<u8>,
-    half: usize,
-    total: i64,
-}
-
-impl Gathered {
-    fn new(keep: usize) -> Self {
-        Self { head: Vec::new(), tail: std::collections::VecDeque::new(), half: keep / 2, total: 0 }
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        self.total = self.total.saturating_add(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
-        let room = self.half.saturating_sub(self.head.len()).min(bytes.len());
-        let (first, rest) = bytes.split_at(room);
-        self.head.extend_from_slice(first);
-        let rest = &rest[rest.len().saturating_sub(self.half)..];
-        let over = (self.tail.len() + rest.len()).saturating_sub(self.half);
-        self.tail.drain(..over);
-        self.tail.extend(rest);
-    }
-
-    fn done(self) -> Output {
-        let mut kept = self.head;
-        kept.extend(self.tail);
-        Output { kept, total: self.total }
-    }
-}
-
-/// One exec of a lease.
-pub async fn get(berth: &Berth, caller: &Caller, lease: Uuid, exec: Uuid) -> Result<ExecView> {
+/// One exec of a lease; with a wait, a long poll that answers when it is over or the wait is.
+pub async fn get(berth: &Berth, caller: &Caller, lease: Uuid, exec: Uuid, wait: Duration) -> Result<ExecView> {
     caller.require_on_lease(Scope::Read, lease)?;
-    view(berth, caller, lease, exec, false).await
+    let first = view(berth, caller, lease, exec, false).await?;
+    if wait.is_zero() || first.operation.status != Status::Running {
+        return Ok(first);
+    }
+    await_end(berth, caller, &first, wait).await
+}
+
+/// Waits, bounded, until a command is over.
+async fn await_end(berth: &Berth, caller: &Caller, running: &ExecView, wait: Duration) -> Result<ExecView> {
+    let row = &running.operation;
+    let line = berth.work.line(row.sandbox_id);
+    let patience = tokio::time::Instant::now() + wait;
+    loop {
+        let again = line.until_changed(patience).await;
+        let now = view(berth, caller, row.lease_id, row.id, false).await?;
+        if now.operation.status != Status::Running || !again {
+            return Ok(now);
+        }
+    }
 }
 
 /// A page of a lease's execs, without their output.
@@ -257,45 +278,21 @@ pub async fn cancel(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, exec: Uuid
         )
         .retry_after(Duration::from_secs(5)));
     }
-    let line = berth.work.line(first.operation.sandbox_id);
-    let patience = tokio::time::Instant::now() + Duration::from_secs(20);
-    loop {
-        let again = line.until_changed(patience).await;
-        let now = view(berth, caller, lease, exec, false).await?;
-        if now.operation.status != Status::Running || !again {
-            return Ok(now);
-        }
-    }
+    await_end(berth, caller, &first, Duration::from_secs(20)).await
 }
 
 async fn view(berth: &Berth, caller: &Caller, lease: Uuid, exec: Uuid, base64: bool) -> Result<ExecView> {
+    read(berth, caller.organization, lease, exec, base64).await
+}
+
+async fn read(berth: &Berth, organization: Uuid, lease: Uuid, exec: Uuid, base64: bool) -> Result<ExecView> {
     let mut tx = berth.store.read().await?;
     let unknown = || Error::new(Code::ExecNotFound, "This lease has no such exec, or it ended more than 24 hours ago.");
-    if tx.lease(caller.organization, lease).await?.is_none() {
+    if tx.lease(organization, lease).await?.is_none() {
         return Err(Error::not_found("lease"));
     }
-    let operation = tx.operation(caller.organization, lease, exec).await?.filter(|o| o.kind == Kind::Exec).ok_or_else(unknown)?;
+    let operation = tx.operation(organization, lease, exec).await?.filter(|o| o.kind == Kind::Exec).ok_or_else(unknown)?;
     let (stdout, stderr) = tx.operation_output(exec).await?;
     let server_time = tx.now().await?;
     Ok(ExecView { operation, stdout, stderr, base64, server_time })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_and_the_last_half_are_kept() {
-        let mut all = Gathered::new(10);
-        for chunk in [&b"abc"[..], b"defghij", b"klmnopqrstuvwxyz"] {
-            all.add(chunk);
-        }
-        let output = all.done();
-        assert_eq!(output.kept, b"abcdevwxyz");
-        assert_eq!(output.total, 26);
-        assert!(output.is_truncated());
-        let mut small = Gathered::new(10);
-        small.add(b"abcdefg");
-        assert_eq!(small.done(), Output { kept: b"abcdefg".to_vec(), total: 7 });
-    }
 }

@@ -24,7 +24,7 @@ const HOLD: Duration = Duration::from_secs(3600);
 pub async fn read(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, path: &str) -> Result<FileBody> {
     let (provider, instance) = reach(berth, caller, lease).await?;
     match provider.read_file(reference(&instance), path).await {
-        Ok(file) => Ok(FileBody { size: file.entry.size, mode: file.entry.mode, body: file.body }),
+        Ok(file) => Ok(FileBody { size: file.entry.size, mode: file.entry.mode, modified_at: file.entry.modified_at, body: file.body }),
         Err(error) => Err(explain(berth, &instance, &error).await),
     }
 }
@@ -72,7 +72,7 @@ pub async fn write(
     parents: bool,
 ) -> Result<Put> {
     let path = path.to_owned();
-    let (created, workspace_seq) = change(berth, caller, lease, carried, move |provider, provider_ref| async move {
+    let (created, workspace_seq) = change(berth, caller, lease, carried, Kind::File, move |provider, provider_ref| async move {
         provider.write_file(&provider_ref, &path, body, PutOptions { mode, parents }).await
     })
     .await?;
@@ -82,7 +82,7 @@ pub async fn write(
 /// Removes a file, a link, an empty directory, or with `recursive` a tree.
 pub async fn remove(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: Carried, path: &str, recursive: bool) -> Result<i64> {
     let path = path.to_owned();
-    let change = change(berth, caller, lease, carried, move |provider, provider_ref| async move {
+    let change = change(berth, caller, lease, carried, Kind::File, move |provider, provider_ref| async move {
         provider.remove_file(&provider_ref, &path, recursive).await
     });
     Ok(change.await?.1)
@@ -91,14 +91,9 @@ pub async fn remove(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: C
 /// Makes a directory and its parents.
 pub async fn make_directory(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: Carried, path: &str) -> Result<i64> {
     let path = path.to_owned();
-    let change =
-        change(
-            berth,
-            caller,
-            lease,
-            carried,
-            move |provider, provider_ref| async move { provider.make_directory(&provider_ref, &path).await },
-        );
+    let change = change(berth, caller, lease, carried, Kind::File, move |provider, provider_ref| async move {
+        provider.make_directory(&provider_ref, &path).await
+    });
     Ok(change.await?.1)
 }
 
@@ -113,21 +108,28 @@ pub async fn rename(
     overwrite: bool,
 ) -> Result<i64> {
     let (from, to) = (from.to_owned(), to.to_owned());
-    let change = change(berth, caller, lease, carried, move |provider, provider_ref| async move {
+    let change = change(berth, caller, lease, carried, Kind::File, move |provider, provider_ref| async move {
         provider.move_file(&provider_ref, &from, &to, overwrite).await
     });
     Ok(change.await?.1)
 }
 
 /// Admits a change, makes it in a tracked task that no client's leaving cancels, and settles it.
-async fn change<T, F, W>(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: Carried, work: F) -> Result<(T, i64)>
+pub(super) async fn change<T, F, W>(
+    berth: &Arc<Berth>,
+    caller: &Caller,
+    lease: Uuid,
+    carried: Carried,
+    kind: Kind,
+    work: F,
+) -> Result<(T, i64)>
 where
     T: Send + 'static,
     F: FnOnce(Arc<dyn Provider>, String) -> W + Send + 'static,
     W: Future<Output = crate::provider::Result<T>> + Send + 'static,
 {
     caller.require_on_lease(Scope::Write, lease)?;
-    let admitted = admit::admit(berth, caller, lease, carried, crate::id::new(), Kind::File, HOLD).await?;
+    let admitted = admit::admit(berth, caller, lease, carried, caller.first_id(), kind, HOLD).await?;
     let provider = berth.provider_of(&admitted.instance)?;
     let (sender, receiver) = oneshot::channel();
     let task = Arc::clone(berth);
@@ -155,18 +157,19 @@ where
     receiver.await.unwrap_or_else(|_| Err(Error::new(Code::OperationUnknown, "The write's task was lost; it may have happened.")))
 }
 
-async fn reach(berth: &Arc<Berth>, caller: &Caller, lease: Uuid) -> Result<(Arc<dyn Provider>, Instance)> {
+/// The instance of a lease that may be read.
+pub(super) async fn reach(berth: &Arc<Berth>, caller: &Caller, lease: Uuid) -> Result<(Arc<dyn Provider>, Instance)> {
     caller.require_on_lease(Scope::Read, lease)?;
     let (_, instance) = admit::readable(berth, caller, lease).await?;
     Ok((berth.provider_of(&instance)?, instance))
 }
 
-fn reference(instance: &Instance) -> &str {
+pub(super) fn reference(instance: &Instance) -> &str {
     instance.provider_ref.as_deref().unwrap_or_default()
 }
 
 /// A not-found of the sandbox itself is answered by what one look says; a missing file never is.
-async fn explain(berth: &Arc<Berth>, instance: &Instance, error: &ProviderError) -> Error {
+pub(super) async fn explain(berth: &Arc<Berth>, instance: &Instance, error: &ProviderError) -> Error {
     if matches!(error.kind, ProviderKind::NotFound | ProviderKind::Refused) {
         return match loss::investigate(berth, instance).await {
             Ok(loss::Found::Lost) => crate::store::fence::instance_lost(),

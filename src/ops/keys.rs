@@ -40,7 +40,7 @@ pub async fn create(
     if !tx.lock_organization(organization).await? {
         return Err(Error::not_found("organization"));
     }
-    let key = ApiKey { id: crate::id::new(), organization_id: organization, name: name.to_owned(), scopes, expires_at, created_at: now };
+    let key = ApiKey { id: caller.first_id(), organization_id: organization, name: name.to_owned(), scopes, expires_at, created_at: now };
     tx.insert_key(&key, &key::hash(&secret)).await?;
     tell(&mut tx, caller, &key, "api_key.created", json!({}), now).await?;
     tx.commit().await?;
@@ -137,6 +137,23 @@ async fn tell(tx: &mut Tx, caller: &Caller, key: &ApiKey, type_: &'static str, d
         data,
     };
     Ok(tx.tell(event, now).await?)
+}
+
+/// An organization's name and when it was made.
+pub async fn organization(berth: &Berth, caller: &Caller, id: Uuid) -> Result<(String, Time)> {
+    caller.require(Scope::Operator)?;
+    let found = berth.store.read().await?.organization(id).await?.ok_or_else(|| Error::not_found("organization"))?;
+    Ok((found.name, found.created_at))
+}
+
+/// A working key, without its secret; an operator finds those of any organization.
+pub async fn get(berth: &Berth, caller: &Caller, id: Uuid) -> Result<ApiKey> {
+    caller.require(Scope::Admin)?;
+    let key = berth.store.read().await?.key(id).await?.ok_or_else(|| Error::not_found("key"))?;
+    if key.organization_id != caller.organization && caller.require(Scope::Operator).is_err() {
+        return Err(Error::not_found("key"));
+    }
+    Ok(key)
 }
 
 /// Makes a key for whoever holds the database itself; the organization by name or id.

@@ -17,7 +17,7 @@ pub async fn create(berth: &Berth, caller: &Caller, name: &str) -> Result<Organi
     caller.require(Scope::Operator)?;
     let mut tx = berth.store.begin().await?;
     let now = tx.now().await?;
-    let (organization, new) = tx.ensure_organization(name, now).await?;
+    let (organization, new) = tx.ensure_organization_as(caller.first_id(), name, now).await?;
     if !new {
         return Err(Error::new(Code::NameTaken, format!("An organization named {name} exists already.")));
     }

@@ -51,7 +51,7 @@ pub async fn record(berth: &Berth, caller: &Caller, id: Uuid, input: Record) -> 
         }
     };
     let row = Checkpoint {
-        id: crate::id::new(),
+        id: caller.first_id(),
         organization_id: caller.organization,
         sandbox_id: id,
         instance_id: None,

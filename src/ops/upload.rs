@@ -79,7 +79,8 @@ pub async fn upload(
     })
 }
 
-fn refused(error: &ArchiveError) -> Error {
+/// Why an archive is not taken, in the contract's words.
+pub(super) fn refused(error: &ArchiveError) -> Error {
     match error.code {
         ArchiveCode::Unsafe => Error::new(Code::ArchiveUnsafe, format!("This archive is refused: {}.", error.detail)),
         ArchiveCode::Invalid => Error::new(Code::ArchiveInvalid, format!("This is not a complete, well-formed archive: {}.", error.detail)),

@@ -166,6 +166,8 @@ pub struct FileBody {
     pub size: u64,
     /// Permission bits.
     pub mode: u32,
+    /// Last change of the content, where the provider tells.
+    pub modified_at: Option<Time>,
     /// The bytes.
     pub body: crate::provider::ByteStream,
 }

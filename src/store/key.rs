@@ -77,6 +77,14 @@ impl Tx {
         Ok(row.map(Into::into))
     }
 
+    /// The key with this id, unless it is revoked.
+    pub async fn key(&mut self, id: Uuid) -> Result<Option<ApiKey>> {
+        let row: Option<Row> = on!(self, c => sqlx::query_as(
+            "SELECT id, organization_id, name, scopes, expires_at, created_at FROM api_key WHERE id = $1 AND revoked_at IS NULL")
+            .bind(id).fetch_optional(c).await)?;
+        Ok(row.map(Into::into))
+    }
+
     /// Whether any key exists.
     pub async fn has_keys(&mut self) -> Result<bool> {
         let count: i64 =

@@ -12,6 +12,7 @@ pub mod environment;
 pub mod error;
 pub mod event;
 pub mod fence;
+pub mod idempotency;
 pub mod instance;
 pub mod key;
 pub mod lease;

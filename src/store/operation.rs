@@ -114,6 +114,11 @@ impl Tx {
             .bind(organization).bind(lease).bind(id).fetch_optional(c).await)?)
     }
 
+    /// By id alone, for what no caller named.
+    pub async fn operation_by_id(&mut self, id: Uuid) -> Result<Option<Operation>> {
+        Ok(on!(self, c => sqlx::query_as("SELECT * FROM operation WHERE id = $1").bind(id).fetch_optional(c).await)?)
+    }
+
     /// What is kept of an operation's output.
     pub async fn operation_output(&mut self, id: Uuid) -> Result<(Output, Output)> {
         let row: OutputRow = on!(self, c => sqlx::query_as("SELECT stdout, stdout_bytes, stderr, stderr_bytes FROM operation WHERE id = $1").bind(id).fetch_one(c).await)?;

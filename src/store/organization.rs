@@ -30,8 +30,13 @@ impl Tx {
 
     /// The organization of this name, made if there is none; the boolean says whether it is new.
     pub async fn ensure_organization(&mut self, name: &str, now: Time) -> Result<(Organization, bool)> {
+        self.ensure_organization_as(crate::id::new(), name, now).await
+    }
+
+    /// The same, with the id that a new one gets.
+    pub async fn ensure_organization_as(&mut self, id: Uuid, name: &str, now: Time) -> Result<(Organization, bool)> {
         let made = on!(self, c => sqlx::query("INSERT INTO organization (id, name, created_at) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING")
-            .bind(crate::id::new()).bind(name).bind(now).execute(c).await.map(|d| d.rows_affected()))?;
+            .bind(id).bind(name).bind(now).execute(c).await.map(|d| d.rows_affected()))?;
         let row =
             on!(self, c => sqlx::query_as("SELECT id, name, created_at FROM organization WHERE name = $1").bind(name).fetch_one(c).await)?;
         Ok((row, made == 1))

@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 use utoipa::openapi::content::Content;
 use utoipa::openapi::info::{InfoBuilder, License};
-use utoipa::openapi::path::{Operation, ParameterIn};
+use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
 use utoipa::openapi::response::{Response, ResponseBuilder};
-use utoipa::openapi::schema::{Schema, SchemaType, Type};
+use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{Components, OpenApi, Ref, RefOr, Required};
@@ -21,7 +21,7 @@ use crate::http::wire::problem::{FieldProblem, Problem};
 
 /// Where handlers list the codes that are their own.
 const CODES: &str = "x-error-codes";
-const TAGS: [(&str, &str); 10] = [
+const TAGS: [(&str, &str); 11] = [
     ("leases", "A holder's time-bounded, fenced claim on a sandbox."),
     ("exec", "Commands inside the sandbox."),
     ("files", "Files inside the sandbox."),
@@ -29,6 +29,7 @@ const TAGS: [(&str, &str); 10] = [
     ("sandboxes", "The durable identity that survives the loss of everything physical."),
     ("environments", "Named provider configurations."),
     ("instances", "The ledger of everything a provider was ever asked to make."),
+    ("events", "What happened, in the order in which it did."),
     ("providers", "Who makes, finds, runs and ends instances."),
     ("keys", "Organizations and API keys."),
     ("maintenance", "What operators see and steer."),
@@ -75,6 +76,9 @@ pub fn document() -> OpenApi {
         always_answered(components, &sent);
         lift_descriptions(components);
     }
+    for item in api.paths.paths.values_mut() {
+        item.post.iter_mut().for_each(take_idempotency_key);
+    }
     let optional = optional_bodies(&api);
     for operation in operations(&mut api) {
         plain_parameters(operation);
@@ -83,6 +87,28 @@ pub fn document() -> OpenApi {
         body_may_be_left_out(operation, &optional);
     }
     api
+}
+
+/// Every POST with a JSON body takes an `Idempotency-Key`.
+fn take_idempotency_key(operation: &mut Operation) {
+    let Some(RefOr::T(body)) = &operation.request_body else { return };
+    if !body.content.contains_key("application/json") {
+        return;
+    }
+    let text = "Sent again under the same key, the same request is answered with what it made, and not done twice; for 24 h.";
+    let schema = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!-~]+$"));
+    let parameter = ParameterBuilder::new()
+        .name("Idempotency-Key")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(text))
+        .schema(Some(schema.build()));
+    operation.parameters.get_or_insert_default().push(RefOr::T(parameter.build()));
+    let extensions = operation.extensions.get_or_insert_default();
+    let codes = extensions.entry(CODES.to_owned()).or_insert_with(|| json!([]));
+    if let Value::Array(codes) = codes {
+        codes.extend([json!("idempotency_key_in_use"), json!("idempotency_key_mismatch")]);
+    }
 }
 
 fn operations(api: &mut OpenApi) -> impl Iterator<Item = &mut Operation> {

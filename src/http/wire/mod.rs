@@ -4,7 +4,9 @@ pub mod asked;
 pub mod checkpoint;
 pub mod environment;
 pub mod environment_patch;
+pub mod event;
 pub mod exec;
+pub mod exec_stream;
 pub mod explain;
 pub mod file;
 pub mod instance;
@@ -17,6 +19,7 @@ pub mod probe;
 pub mod problem;
 pub mod sandbox;
 pub mod service;
+pub mod sync;
 pub mod words;
 
 use crate::error::FieldError;

@@ -111,13 +111,13 @@ pub struct ApiKeySecret {
     /// When it was made.
     #[schema(value_type = words::Timestamp)]
     pub created_at: Time,
-    /// The key itself; keep it safe.
-    pub secret: String,
+    /// The key itself; keep it safe. Null when the answer is a replay, since it is stored nowhere.
+    pub secret: Option<String>,
 }
 
 impl ApiKeySecret {
     /// The key with its secret.
-    pub fn of(key: ApiKey, secret: String) -> Self {
+    pub fn of(key: ApiKey, secret: Option<String>) -> Self {
         Self {
             id: key.id,
             organization_id: key.organization_id,

@@ -85,6 +85,8 @@ open_words! {
     LimitSource of ["default", "setting", "environment"], "Who set the limit.";
     MaintenanceKind of ["lease", "instance", "object", "artifact"], "What was looked at.";
     MaintenanceAction of ["expire", "drain", "destroy", "delete", "destroyed", "already_gone", "would_destroy", "skipped"], "What is done with it, or would be.";
+    ExecStreamEventType of ["start", "stdout", "stderr", "exit", "error", "heartbeat"], "What an event of a streamed command tells.";
+    ActorKind of ["api_key", "lease_token", "system"], "Who caused something.";
     ReadyStatus of ["ready"], "Whether the service can do its work.";
     LiveStatus of ["ok"], "That the process lives.";
 }
@@ -150,6 +152,7 @@ free_form! {
     Metadata, "Anything the caller wants to find again; at most 64 KiB as JSON. Never interpreted.";
     ProviderConfig, "The provider's configuration, as its `config_schema` says.";
     TaskReport, "What the pass counted, by name.";
+    EventData, "Identifiers and words; which ones depends on the event's type.";
     ConfigSchema, "A JSON Schema (2020-12).";
     Description, "An `OpenAPI` 3.1 document.";
 }

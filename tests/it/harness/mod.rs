@@ -1,5 +1,6 @@
 //! The world a test lives in: a database of its own, a provider whose objects outlive the server, and a clock that can be moved.
 
+pub mod client;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -57,6 +58,7 @@ macro_rules! both {
 
 /// One server on a world of its own.
 pub struct World {
+    pub db: Db,
     pub url: String,
     pub memory: Memory,
     pub faults: Faults,
@@ -101,7 +103,7 @@ impl World {
         let berth = open(&url, dir.path(), &faults, settings).await;
         ops::boot::first_start(&berth, Some("a-bootstrap-key-of-the-tests-0123456789")).await.unwrap();
         let caller = admin(&berth).await;
-        Self { url, memory, faults, berth, caller, dir, drop_database }
+        Self { db, url, memory, faults, berth, caller, dir, drop_database }
     }
 
     /// Another server on the same database, as after a crash of the first, or beside it.
@@ -336,7 +338,7 @@ async fn admin(berth: &Berth) -> Caller {
         expires_at: None,
         created_at: now,
     };
-    Caller { organization: organization.id, credential: Credential::Key(key) }
+    Caller { organization: organization.id, credential: Credential::Key(key), named: None }
 }
 
 /// An acquire with every default, that does not wait for others.

@@ -1,0 +1,80 @@
+//! Whole trees in and out of a live sandbox.
+
+use std::sync::Arc;
+
+use tokio_util::sync::{CancellationToken, DropGuard};
+use uuid::Uuid;
+
+use super::files::{self, reach, reference};
+use super::{Berth, Caller, upload};
+pub use crate::archive::incoming::Format;
+use crate::archive::incoming::{incoming, outgoing};
+use crate::archive::{ArchiveCode, Limits};
+use crate::error::{Error, Result};
+use crate::model::capability;
+use crate::model::key::Scope;
+use crate::model::operation::Kind;
+use crate::provider::ByteStream;
+pub use crate::provider::WriteMode;
+use crate::store::Carried;
+
+/// Lays a tree over the workspace, or makes the workspace exactly the tree; returns the sandbox's count of writes with this one.
+/// What is not a whole, safe tar changes nothing.
+pub async fn sync_in(
+    berth: &Arc<Berth>,
+    caller: &Caller,
+    lease: Uuid,
+    carried: Carried,
+    path: Option<&str>,
+    mode: WriteMode,
+    body: ByteStream,
+) -> Result<i64> {
+    whole_workspace(path)?;
+    // Cancelled when the tracked task is through with the tar, so that no thread waits for a body that nobody reads.
+    let cancel = CancellationToken::new();
+    let until = cancel.clone().drop_guard();
+    let (tar, verdict) = incoming(body, Limits::default(), cancel);
+    let done = files::change(berth, caller, lease, carried, Kind::SyncIn, move |provider, provider_ref| async move {
+        let _until: DropGuard = until;
+        provider.write_tree(&provider_ref, tar, mode).await
+    });
+    match (done.await, verdict.found()) {
+        (Ok(((), seq)), _) => Ok(seq),
+        (Err(_), Some(Err(refusal))) if is_the_archives_fault(refusal.code) => Err(upload::refused(&refusal)),
+        (Err(error), _) => Err(error),
+    }
+}
+
+fn is_the_archives_fault(code: ArchiveCode) -> bool {
+    matches!(code, ArchiveCode::Unsafe | ArchiveCode::Invalid | ArchiveCode::Limit)
+}
+
+/// The workspace as a tar. A stream that breaks off was not whole.
+pub async fn sync_out(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, path: Option<&str>, format: Format) -> Result<ByteStream> {
+    whole_workspace(path)?;
+    let (provider, instance) = reach(berth, caller, lease).await?;
+    match provider.read_tree(reference(&instance), &[]).await {
+        Ok(tree) => Ok(outgoing(tree.tar, format, CancellationToken::new())),
+        Err(error) => Err(files::explain(berth, &instance, &error).await),
+    }
+}
+
+fn whole_workspace(path: Option<&str>) -> Result<()> {
+    match path {
+        None | Some("." | "./") => Ok(()),
+        Some(_) => Err(Error::invalid("?path", "must be `.` or left out: the workspace goes in and out as a whole")),
+    }
+}
+
+/// Each of the nine capabilities: its key, whether this lease has it, and why not.
+pub async fn capabilities(berth: &Arc<Berth>, caller: &Caller, lease: Uuid) -> Result<Vec<(&'static str, bool, Option<&'static str>)>> {
+    caller.require_on_lease(Scope::Read, lease)?;
+    let view = super::lease::read(berth, caller.organization, lease).await?;
+    let provider = berth.providers.get(&view.provider);
+    let has = |key: &str| provider.as_ref().is_some_and(|p| p.traits().capabilities.contains(&key));
+    let told = |key: &&'static str| {
+        let granted = has(key);
+        (*key, granted, (!granted).then_some("the provider does not have it"))
+    };
+    Ok(capability::KEYS.iter().map(told).collect())
+}
