@@ -82,8 +82,9 @@ pub async fn settle(berth: &Berth, admitted: &Admitted, settlement: &Settlement,
         }
     }
     let now = tx.now().await?;
-    let settled = tx.settle_operation(operation.id, settlement, now).await?;
+    // The claim before the operation, as whoever abandons it locks them: the other order is a deadlock.
     tx.drop_claim(&admitted.claim).await?;
+    let settled = tx.settle_operation(operation.id, settlement, now).await?;
     tx.commit().await?;
     berth.work.ring(operation.sandbox_id);
     Ok(settled)
