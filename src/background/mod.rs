@@ -16,6 +16,7 @@ pub fn start(berth: &Arc<Berth>) {
     every(berth, "artifact_deleter", Duration::from_secs(30).min(period * 6), |berth| async move {
         collect::delete_artifacts(&berth).await.map(drop)
     });
+    every(berth, "object_sweeper", Duration::from_secs(6 * 3600), |berth| async move { collect::sweep_unledgered(&berth).await.map(drop) });
     every(berth, "housekeeper", Duration::from_secs(600), |berth| async move { drive::forget_old(&berth).await.map(drop) });
 }
 

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::reap::{BATCH, begin};
 use super::succeed::{self, Leaving};
-use super::{Berth, end, provision, resume, terminate};
+use super::{Berth, capture, end, provision, resume, terminate};
 use crate::error::Result;
 use crate::model::event::Actor;
 use crate::model::instance::{Instance, Status as InstanceStatus};
@@ -29,6 +29,8 @@ pub struct DriveReport {
     pub cleanups: usize,
     /// Operations whose server is gone.
     pub operations: usize,
+    /// Captures whose server is gone.
+    pub captures: usize,
 }
 
 /// One pass over unfinished work; the work itself goes on in tracked tasks.
@@ -40,6 +42,7 @@ pub async fn pass(berth: &Arc<Berth>) -> Result<DriveReport> {
     let releases = tx.unclaimed_releases(now, BATCH).await?;
     let intents = tx.unclaimed_intents(now, BATCH).await?;
     let cleanups = tx.cleanup_due(now, BATCH).await?;
+    let captures = tx.abandoned_captures(now, BATCH).await?;
     drop(tx);
     let report = DriveReport {
         pending: pending.len(),
@@ -47,7 +50,11 @@ pub async fn pass(berth: &Arc<Berth>) -> Result<DriveReport> {
         intents: intents.len(),
         cleanups: cleanups.len(),
         operations: operations.len(),
+        captures: captures.len(),
     };
+    for sandbox in captures {
+        begin(berth, sandbox, |berth, id| async move { capture::abandon(&berth, id).await });
+    }
     for operation in operations {
         begin(berth, operation, |berth, id| async move { abandon(&berth, id).await });
     }

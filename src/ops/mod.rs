@@ -33,9 +33,11 @@ pub mod release;
 pub mod renew;
 pub mod restore;
 pub mod resume;
+pub mod retain;
 pub mod rollback;
 pub mod sandbox;
 pub mod succeed;
+pub mod take;
 pub mod terminate;
 #[cfg(test)]
 pub mod testing;
