@@ -69,6 +69,11 @@ pub struct Environment {
 }
 
 impl Environment {
+    /// Whether work must be in a verified portable checkpoint before its instance is replaced or destroyed.
+    pub fn requires_checkpoint(&self) -> bool {
+        self.checkpoint_policy.required == Some(true)
+    }
+
     /// How the workspace is saved when a lease ends and its caller said nothing.
     pub fn save_at_end(&self, expired: bool, anonymous: bool) -> Save {
         let configured = if expired { self.checkpoint_policy.on_expiry } else { self.checkpoint_policy.on_release };

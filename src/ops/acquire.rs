@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::input::Acquire;
 use super::view::{Answered, LeaseView};
-use super::{Berth, Caller, end, provision};
+use super::{Berth, Caller, end, provision, quiet};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
 use crate::model::capability::REUSABLE_LEASES;
@@ -50,7 +50,7 @@ pub async fn acquire(berth: &Arc<Berth>, caller: &Caller, input: Acquire) -> Res
                 return answer(berth, caller, lease, true, &input).await;
             }
             Attempt::TakeOver(lease, gate) => {
-                end::finish_take_over(berth, lease, gate).await?;
+                quiet::finish_take_over(berth, lease, gate).await?;
                 return answer(berth, caller, lease, false, &input).await;
             }
             Attempt::End(sandbox, lease, gate) => {
@@ -263,6 +263,12 @@ impl Story<'_> {
         }
         let reason = self.mismatch(&instance);
         if let Some(reason) = reason {
+            if self.input.discard_workspace && self.environment.requires_checkpoint() && self.sandbox.is_dirty(Some(&instance)) {
+                return Err(Error::new(
+                    Code::CheckpointRequired,
+                    "This environment requires a checkpoint before a sandbox is replaced; its unsaved work may not be discarded.",
+                ));
+            }
             if readers {
                 return Err(Error::new(
                     Code::ConfigurationConflict,
@@ -343,6 +349,10 @@ impl Story<'_> {
                 Code::CheckpointUnavailable,
                 "Unsaved work of this scope was lost and there is no checkpoint to return to. Say restore.on_unavailable: empty to start over.",
             ));
+        }
+        let chosen = consent || self.input.on_unavailable.is_some() || self.input.restore_checkpoint_id.is_some();
+        if self.environment.requires_checkpoint() && self.sandbox.is_behind() && !chosen {
+            return Err(super::provision::behind());
         }
         if let Some(limit) = self.environment.max_live_instances {
             let usage = tx.live_instances_locked(self.environment.id).await?;

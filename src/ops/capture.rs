@@ -41,6 +41,8 @@ struct Intent {
     /// The holder asked for it: it ends a divergence.
     explicit: bool,
     exclude: Vec<String>,
+    /// Whatever was admitted before is surely over.
+    certain: bool,
     /// The artifact registered for the bytes, and where they go.
     artifact: Uuid,
     key: String,
@@ -134,7 +136,7 @@ async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, pa
 /// Whatever goes wrong, the row says so, unless it was published after all: then the answer of that commit was lost, and the
 /// bytes are the pointer's.
 async fn take_and_publish(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, give_back: bool) -> Result<Checkpoint> {
-    let done = match take(berth, &intent.instance, &intent.exclude, &intent.key).await {
+    let done = match take(berth, &intent.instance, &intent.exclude, &intent.key, intent.certain).await {
         Ok(taken) => publish(berth, intent, &taken, gate, give_back).await,
         Err(error) => Err(error),
     };
@@ -145,14 +147,15 @@ async fn take_and_publish(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, g
     done
 }
 
-/// Saves the workspace of a draining instance under the gate its drainer holds; the gate stays with the drainer.
-pub async fn automatic(berth: &Arc<Berth>, instance: &Instance, gate: &Claimed) -> Result<Checkpoint> {
+/// Saves the workspace of a draining instance under the gate its drainer holds; the gate stays with the drainer. Not `certain`: no
+/// kill of what ran was confirmed, so the checkpoint is `live` and makes nothing clean.
+pub async fn automatic(berth: &Arc<Berth>, instance: &Instance, gate: &Claimed, certain: bool) -> Result<Checkpoint> {
     let mut tx = berth.store.begin().await?;
     let sandbox = tx.lock_sandbox(instance.sandbox_id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     tx.prove(gate).await?;
     let now = tx.now().await?;
     tx.fail_abandoned_captures(sandbox.id, now).await?;
-    let intent = intend(&mut tx, &sandbox, instance.clone(), gate, now, false).await?;
+    let intent = Intent { certain, ..intend(&mut tx, &sandbox, instance.clone(), gate, now, false).await? };
     tx.insert_checkpoint(&intent.checkpoint).await?;
     tx.commit().await?;
     take_and_publish(berth, &intent, gate, false).await
@@ -210,6 +213,7 @@ async fn intend(tx: &mut Tx, sandbox: &Sandbox, instance: Instance, gate: &Claim
         attach: true,
         explicit,
         exclude,
+        certain: true,
         artifact,
         key,
     })
@@ -229,7 +233,7 @@ async fn publish(berth: &Berth, intent: &Intent, taken: &Taken, gate: &Claimed, 
         tree: Some(&tree),
         provider: None,
     };
-    tx.publish_artifact(intent.artifact, Kind::PortableWorkspace, &stored, now).await?;
+    tx.publish_artifact(intent.artifact, &stored, now).await?;
     let mut row = intent.checkpoint.clone();
     row.workspace_revision = Some(unused_revision(&mut tx, sandbox.id, now, &taken.packed.archive_sha256).await?);
     row.consistency = Some(taken.consistency);
@@ -304,7 +308,7 @@ async fn fail(berth: &Berth, intent: &Intent, error: &Error) {
         }
         Ok(false) => {}
         Err(error) => {
-            tracing::warn!(checkpoint_id = %intent.checkpoint.id, code = %error.code.as_str(), "a failed capture is marked later")
+            tracing::warn!(checkpoint_id = %intent.checkpoint.id, code = %error.code.as_str(), "a failed capture is marked later");
         }
     }
 }

@@ -26,6 +26,7 @@ pub mod loss;
 pub mod make;
 pub mod provider;
 pub mod provision;
+pub mod quiet;
 pub mod reap;
 pub mod record;
 pub mod recover;

@@ -124,9 +124,18 @@ async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, pa
                     .allow(&["capture", "discard"]));
             }
             Unsaved::Capture => {
-                capture::automatic(berth, &intent.former, gate).await?;
+                capture::automatic(berth, &intent.former, gate, true).await?;
             }
-            Unsaved::Discard => {}
+            Unsaved::Discard => {
+                let mut tx = berth.store.read().await?;
+                let environment = tx.environment(intent.former.organization_id, intent.former.environment_id).await?;
+                if environment.is_some_and(|e| e.requires_checkpoint()) {
+                    return Err(Error::new(
+                        Code::CheckpointRequired,
+                        "This environment requires a checkpoint before a sandbox is replaced. Say unsaved_changes: capture.",
+                    ));
+                }
+            }
         }
     }
     let successor = write_successor(berth, intent, gate).await?;

@@ -4,6 +4,7 @@
 
 mod harness;
 
+mod checkpoints;
 mod counterexamples;
 mod exclusivity;
 mod house;
