@@ -10,6 +10,7 @@ mod exclusivity;
 mod house;
 mod lease_life;
 mod local;
+mod object_store;
 mod release;
 mod renew_and_expiry;
 mod resume_and_provision;
