@@ -34,7 +34,7 @@ both! {
         let wire = world.serve().await;
         let lease = world.acquire("h", "s").await.unwrap();
         let path = format!("/v1/leases/{}/exec", lease.lease.id);
-        let body = json!({ "script": "sleep 0.4; echo done", "on_disconnect": "keep", "wait_seconds": 0 });
+        let body = json!({ "script": "sleep 3000; echo done", "on_disconnect": "keep", "wait_seconds": 0 });
         let started = wire.post(&path, &[("berth-generation", "1")], &body).await;
         assert_eq!((started.status, &started.json["status"]), (202, &json!("running")));
         let over = wire.get(&format!("{path}s/{}?wait_seconds=20", started.id())).await;
