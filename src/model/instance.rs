@@ -159,10 +159,42 @@ pub struct Instance {
 /// From this many failed attempts on, a teardown is listed as quarantined, and still retried.
 pub const QUARANTINE_ATTEMPTS: i64 = 5;
 
-impl Instance {
+/// What the reader of a lease is told of its instance; the columns of the table.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the columns of the table")]
+pub struct Glance {
+    pub status: Status,
+    pub disposition: Option<Disposition>,
+    pub workspace_path: Option<String>,
+    pub provider_expires_at: Option<Time>,
+    pub cleanup_attempts: i64,
+    pub cleanup_next_at: Option<Time>,
+    pub cleanup_error_kind: Option<String>,
+    pub quarantine_reason: Option<String>,
+    pub used_at: Time,
+}
+
+impl Glance {
     /// Whether its teardown needs a person's eye; it is still retried.
     pub fn is_quarantined(&self) -> bool {
         self.status == Status::PendingCleanup && (self.cleanup_attempts >= QUARANTINE_ATTEMPTS || self.quarantine_reason.is_some())
+    }
+}
+
+impl Instance {
+    /// What the reader of a lease is told of it.
+    pub fn glance(&self) -> Glance {
+        Glance {
+            status: self.status,
+            disposition: self.disposition,
+            workspace_path: self.workspace_path.clone(),
+            provider_expires_at: self.provider_expires_at,
+            cleanup_attempts: self.cleanup_attempts,
+            cleanup_next_at: self.cleanup_next_at,
+            cleanup_error_kind: self.cleanup_error_kind.clone(),
+            quarantine_reason: self.quarantine_reason.clone(),
+            used_at: self.used_at,
+        }
     }
 }
 

@@ -16,8 +16,13 @@ const HISTORY: i64 = 50;
 pub async fn lease(berth: &Berth, caller: &Caller, id: Uuid) -> Result<Explanation> {
     caller.require_on_lease(Scope::Read, id)?;
     let view = super::lease::read(berth, caller.organization, id).await?;
-    let history = history(&mut berth.store.read().await?, caller.organization, id).await?;
-    let because = lease_rules(&view);
+    let mut tx = berth.store.read().await?;
+    let instance = match view.lease.instance_id {
+        Some(instance) => tx.instance_by_id(instance).await?,
+        None => None,
+    };
+    let history = history(&mut tx, caller.organization, id).await?;
+    let because = lease_rules(&view, instance.as_ref());
     Ok(Explanation { alive: view.lease.status.is_live(), because, next: view.next, history })
 }
 
@@ -40,15 +45,12 @@ fn rule(rule: &str, since: Option<crate::clock::Time>, until: Option<crate::cloc
     Because { rule: rule.to_owned(), since, until, detail: detail.into() }
 }
 
-fn lease_rules(view: &LeaseView) -> Vec<Because> {
+fn lease_rules(view: &LeaseView, instance: Option<&Instance>) -> Vec<Because> {
     let lease = &view.lease;
     let mut because = vec![match lease.status {
-        Status::Pending => rule(
-            "lease_pending",
-            Some(lease.created_at),
-            view.instance.as_ref().map(|i| i.provision_deadline),
-            "Its sandbox is being made ready.",
-        ),
+        Status::Pending => {
+            rule("lease_pending", Some(lease.created_at), instance.map(|i| i.provision_deadline), "Its sandbox is being made ready.")
+        }
         Status::Active if lease.release.is_some() => {
             rule("lease_releasing", Some(lease.updated_at), None, "A release is stored and is being carried out.")
         }
@@ -64,7 +66,7 @@ fn lease_rules(view: &LeaseView) -> Vec<Because> {
             rule("lease_over", lease.released_at, None, detail)
         }
     }];
-    because.extend(view.instance.as_ref().map(instance_rule));
+    because.extend(instance.map(instance_rule));
     because
 }
 

@@ -12,11 +12,12 @@ use super::{Berth, Caller};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
 use crate::model::event::Actor;
-use crate::model::instance::Instance;
+use crate::model::instance::{Glance, Instance};
 use crate::model::key::Scope;
 use crate::model::lease::{Lease, Status};
 use crate::model::sandbox::Sandbox;
 use crate::store::event::NewEvent;
+use crate::store::lease::JoinedLease;
 use crate::store::{Cursor, Filters, Tx};
 
 /// One lease; with a wait, a long poll that answers when its status changes or the wait is over.
@@ -37,32 +38,32 @@ pub async fn get(berth: &Berth, caller: &Caller, id: Uuid, wait: Duration) -> Re
     }
 }
 
+/// The lease's present generation and epoch, for whoever may read it.
+pub async fn fence(berth: &Berth, caller: &Caller, id: Uuid) -> Result<(i64, i64)> {
+    caller.require_on_lease(Scope::Read, id)?;
+    let lease = berth.store.read().await?.lease(caller.organization, id).await?.ok_or_else(|| Error::not_found("lease"))?;
+    Ok((lease.generation, lease.epoch))
+}
+
 /// A page of leases.
 pub async fn list(berth: &Berth, caller: &Caller, query: ListQuery) -> Result<Page<LeaseView>> {
     caller.require(Scope::Read)?;
     let (filters, bound, cursor) = narrow(berth, caller, "leases", &query).await?;
     let mut tx = berth.store.read().await?;
     let rows = tx.leases(caller.organization, &filters, cursor, query.limit + 1).await?;
-    let (rows, next_cursor) = cut(rows, query.limit, &bound, |l| Cursor { created_at: l.created_at, id: l.id });
-    let mut items = Vec::with_capacity(rows.len());
-    for lease in rows {
-        items.push(view(&mut tx, lease.organization_id, lease.id).await?);
-    }
-    Ok(Page { items, next_cursor })
+    let (rows, next_cursor) = cut(rows, query.limit, &bound, |row| Cursor { created_at: row.lease.created_at, id: row.lease.id });
+    Ok(Page { items: rows.into_iter().map(view).collect(), next_cursor })
 }
 
 /// A lease as its reader sees it, with no token.
 pub(super) async fn read(berth: &Berth, organization: Uuid, id: Uuid) -> Result<LeaseView> {
-    view(&mut berth.store.read().await?, organization, id).await
+    let row = berth.store.read().await?.joined_lease(organization, id).await?;
+    Ok(view(row.ok_or_else(|| Error::not_found("lease"))?))
 }
 
-async fn view(tx: &mut Tx, organization: Uuid, id: Uuid) -> Result<LeaseView> {
-    let row = tx.joined_lease(organization, id).await?.ok_or_else(|| Error::not_found("lease"))?;
-    let instance = match row.lease.instance_id {
-        Some(id) => tx.instance_by_id(id).await?,
-        None => None,
-    };
-    Ok(LeaseView {
+fn view(row: JoinedLease) -> LeaseView {
+    let instance = row.instance.glance();
+    LeaseView {
         next: next(&row.lease, instance.as_ref(), row.retain_ms),
         scope: row.scope.map(|s| s.0),
         environment_name: row.environment_name,
@@ -71,11 +72,11 @@ async fn view(tx: &mut Tx, organization: Uuid, id: Uuid) -> Result<LeaseView> {
         server_time: row.server_time,
         token: None,
         lease: row.lease,
-    })
+    }
 }
 
 /// What will happen to a lease by itself.
-fn next(lease: &Lease, instance: Option<&Instance>, retain_ms: i64) -> Next {
+fn next(lease: &Lease, instance: Option<&Glance>, retain_ms: i64) -> Next {
     let none = || Next { action: "none".to_owned(), at: None, blocked_by: Vec::new() };
     let at = |action: &str, at: Option<Time>| Next { action: action.to_owned(), at, blocked_by: Vec::new() };
     match lease.status {

@@ -31,8 +31,8 @@ pub async fn release(berth: &Arc<Berth>, caller: &Caller, holder: &str, input: &
     loop {
         let page = tx.leases(caller.organization, &filters, cursor, PAGE).await?;
         let Some(last) = page.last() else { break };
-        cursor = Some(Cursor { created_at: last.created_at, id: last.id });
-        ids.extend(page.iter().map(|l| l.id));
+        cursor = Some(Cursor { created_at: last.lease.created_at, id: last.lease.id });
+        ids.extend(page.iter().map(|row| row.lease.id));
     }
     drop(tx);
     let released = stream::iter(ids).map(|id| async move {

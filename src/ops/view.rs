@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::clock::Time;
 use crate::model::checkpoint::Checkpoint;
-use crate::model::instance::Instance;
+use crate::model::instance::{Glance, Instance};
 use crate::model::lease::Lease;
 use crate::model::operation::{Operation, Output};
 use crate::model::sandbox::Sandbox;
@@ -33,8 +33,8 @@ pub struct LeaseView {
     pub environment_name: String,
     /// The environment's provider.
     pub provider: String,
-    /// The lease's instance, if it has one yet.
-    pub instance: Option<Instance>,
+    /// What its reader is told of the lease's instance, if it has one yet.
+    pub instance: Option<Glance>,
     /// The database's time.
     pub server_time: Time,
     /// What will happen by itself.

@@ -6,6 +6,8 @@ use uuid::Uuid;
 use super::error::StoreError;
 use super::{Cursor, Filters, Result, Tx, page};
 use crate::clock::Time;
+use crate::model::instance::{self, Glance};
+use crate::model::lease::Disposition;
 use crate::model::lease::{Lease, Status};
 use crate::model::scope::Scope;
 
@@ -20,15 +22,54 @@ pub struct JoinedLease {
     pub retain_ms: i64,
     pub scope: Option<Json<Scope>>,
     pub server_time: Time,
+    #[sqlx(flatten)]
+    pub instance: JoinedInstance,
 }
 
-macro_rules! select_joined_lease {
-    ($database:ident) => {
+/// The instance of a joined lease; every column is null while it has none.
+#[derive(Clone, Debug, sqlx::FromRow)]
+#[expect(missing_docs, reason = "the columns of the table")]
+pub struct JoinedInstance {
+    pub instance_status: Option<instance::Status>,
+    pub instance_used_at: Option<Time>,
+    pub disposition: Option<Disposition>,
+    pub cleanup_attempts: Option<i64>,
+    pub cleanup_next_at: Option<Time>,
+    pub cleanup_error_kind: Option<String>,
+    pub quarantine_reason: Option<String>,
+    pub provider_expires_at: Option<Time>,
+    pub workspace_path: Option<String>,
+}
+
+impl JoinedInstance {
+    /// The instance, if the lease has one.
+    pub fn glance(self) -> Option<Glance> {
+        Some(Glance {
+            status: self.instance_status?,
+            used_at: self.instance_used_at?,
+            disposition: self.disposition,
+            cleanup_attempts: self.cleanup_attempts?,
+            cleanup_next_at: self.cleanup_next_at,
+            cleanup_error_kind: self.cleanup_error_kind,
+            quarantine_reason: self.quarantine_reason,
+            provider_expires_at: self.provider_expires_at,
+            workspace_path: self.workspace_path,
+        })
+    }
+}
+
+/// Joined leases that fulfil a condition, as each database says it.
+macro_rules! joined_leases {
+    ($database:ident, $where:expr) => {
         concat!(
-            "SELECT l.*, e.name AS environment_name, e.provider, e.retain_ms, s.scope, ",
+            "SELECT l.*, e.name AS environment_name, e.provider, e.retain_ms, s.scope, i.status AS instance_status,
+                 i.used_at AS instance_used_at, i.disposition, i.cleanup_attempts, i.cleanup_next_at, i.cleanup_error_kind, i.quarantine_reason,
+                 i.provider_expires_at, i.workspace_path, ",
             time_of!($database),
             " AS server_time FROM lease l JOIN environment e ON e.id = l.environment_id JOIN sandbox s ON s.id = l.sandbox_id
-             WHERE l.organization_id = $1 AND l.id = $2"
+                 LEFT JOIN instance i ON i.id = l.instance_id
+             WHERE l.organization_id = $1 AND ",
+            $where
         )
     };
 }
@@ -71,9 +112,9 @@ impl Tx {
 
     /// By id, of this organization, with what its reader is told besides: one statement, because this is what is asked most.
     pub async fn joined_lease(&mut self, organization: Uuid, id: Uuid) -> Result<Option<JoinedLease>> {
-        let sql = if self.is_sqlite() { select_joined_lease!(sqlite) } else { select_joined_lease!(postgres) };
+        let sql = if self.is_sqlite() { joined_leases!(sqlite, "l.id = $2") } else { joined_leases!(postgres, "l.id = $2") };
         let found: Option<JoinedLease> = on!(self, c => sqlx::query_as(sql).bind(organization).bind(id).fetch_optional(c).await)?;
-        Ok(found.map(|row| JoinedLease { server_time: self.moved(row.server_time), ..row }))
+        Ok(found.map(|row| self.told(row)))
     }
 
     /// By id, for Berth's own work.
@@ -146,26 +187,35 @@ impl Tx {
     }
 
     /// A page.
-    pub async fn leases(&mut self, organization: Uuid, filters: &Filters, cursor: Option<Cursor>, limit: i64) -> Result<Vec<Lease>> {
+    pub async fn leases(&mut self, organization: Uuid, filters: &Filters, cursor: Option<Cursor>, limit: i64) -> Result<Vec<JoinedLease>> {
         let (time, id) = page::start(cursor);
         let sql = if self.is_sqlite() {
-            "SELECT l.* FROM lease l JOIN sandbox s ON s.id = l.sandbox_id
-             WHERE l.organization_id = $1 AND (l.created_at, l.id) < ($2, $3) AND ($4 IS NULL OR l.environment_id = $4)
-               AND ($5 IS NULL OR $5 LIKE '%,' || l.status || ',%') AND ($6 IS NULL OR l.holder = $6) AND ($7 IS NULL OR l.sandbox_id = $7)
-               AND NOT EXISTS (SELECT 1 FROM json_each($8) f WHERE NOT EXISTS
-                   (SELECT 1 FROM json_each(s.scope) p WHERE p.key = f.key AND p.value = f.value))
-               AND NOT EXISTS (SELECT 1 FROM json_each($9) f WHERE NOT EXISTS
-                   (SELECT 1 FROM json_each(l.metadata) p WHERE p.key = f.key AND p.value = f.value))
-             ORDER BY l.created_at DESC, l.id DESC LIMIT $10"
+            joined_leases!(
+                sqlite,
+                "(l.created_at, l.id) < ($2, $3) AND ($4 IS NULL OR l.environment_id = $4)
+                   AND ($5 IS NULL OR $5 LIKE '%,' || l.status || ',%') AND ($6 IS NULL OR l.holder = $6) AND ($7 IS NULL OR l.sandbox_id = $7)
+                   AND NOT EXISTS (SELECT 1 FROM json_each($8) f WHERE NOT EXISTS
+                       (SELECT 1 FROM json_each(s.scope) p WHERE p.key = f.key AND p.value = f.value))
+                   AND NOT EXISTS (SELECT 1 FROM json_each($9) f WHERE NOT EXISTS
+                       (SELECT 1 FROM json_each(l.metadata) p WHERE p.key = f.key AND p.value = f.value))
+                 ORDER BY l.created_at DESC, l.id DESC LIMIT $10"
+            )
         } else {
-            "SELECT l.* FROM lease l JOIN sandbox s ON s.id = l.sandbox_id
-             WHERE l.organization_id = $1 AND (l.created_at, l.id) < ($2, $3) AND ($4 IS NULL OR l.environment_id = $4)
-               AND ($5 IS NULL OR $5 LIKE '%,' || l.status || ',%') AND ($6 IS NULL OR l.holder = $6) AND ($7 IS NULL OR l.sandbox_id = $7)
-               AND ($8 IS NULL OR s.scope @> $8) AND ($9 IS NULL OR l.metadata @> $9)
-             ORDER BY l.created_at DESC, l.id DESC LIMIT $10"
+            joined_leases!(
+                postgres,
+                "(l.created_at, l.id) < ($2, $3) AND ($4 IS NULL OR l.environment_id = $4)
+                   AND ($5 IS NULL OR $5 LIKE '%,' || l.status || ',%') AND ($6 IS NULL OR l.holder = $6) AND ($7 IS NULL OR l.sandbox_id = $7)
+                   AND ($8 IS NULL OR s.scope @> $8) AND ($9 IS NULL OR l.metadata @> $9)
+                 ORDER BY l.created_at DESC, l.id DESC LIMIT $10"
+            )
         };
-        Ok(on!(self, c => sqlx::query_as(sql).bind(organization).bind(time).bind(id).bind(filters.environment).bind(filters.status_list())
-            .bind(&filters.holder).bind(filters.sandbox).bind(Filters::pairs(&filters.scope)).bind(Filters::pairs(&filters.metadata))
-            .bind(limit).fetch_all(c).await)?)
+        let rows: Vec<JoinedLease> = on!(self, c => sqlx::query_as(sql).bind(organization).bind(time).bind(id).bind(filters.environment)
+            .bind(filters.status_list()).bind(&filters.holder).bind(filters.sandbox).bind(Filters::pairs(&filters.scope))
+            .bind(Filters::pairs(&filters.metadata)).bind(limit).fetch_all(c).await)?;
+        Ok(rows.into_iter().map(|row| self.told(row)).collect())
+    }
+
+    fn told(&self, row: JoinedLease) -> JoinedLease {
+        JoinedLease { server_time: self.moved(row.server_time), ..row }
     }
 }

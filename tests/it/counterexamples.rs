@@ -44,7 +44,7 @@ both! {
         let b = next_at(&world.berth, &world, "b").await;
         assert_eq!((b.lease.status, b.lease.generation), (Status::Active, 1));
         assert_eq!(b.lease.instance_id, a.lease.instance_id);
-        assert_eq!(world.memory.processes(&World::provider_ref(&b)).await.unwrap(), 0, "nothing of the former writer runs");
+        assert_eq!(world.memory.processes(&world.provider_ref(&b).await).await.unwrap(), 0, "nothing of the former writer runs");
         assert_eq!(late.await.unwrap().unwrap().operation.status, OperationStatus::Cancelled);
         assert_eq!(world.lease(&a).await.lease.status, Status::Expired);
         assert_eq!(world.get(&b, "f").await.unwrap(), "begun", "its work is there, its process is not");
@@ -55,7 +55,7 @@ both! {
         world.exec(&a, &["linger", "60000"]).await.unwrap();
         let keep = ReleaseRequest { disposition: Some(Disposition::KeepRunning), ..Default::default() };
         assert_eq!(world.release_with(&a, keep).await.unwrap().0.lease.status, Status::Retained);
-        let provider_ref = World::provider_ref(&a);
+        let provider_ref = world.provider_ref(&a).await;
         assert_eq!(world.memory.processes(&provider_ref).await.unwrap(), 1, "it lives on");
         let b = world.acquire("b", "s").await.unwrap();
         assert_eq!(b.lease.acquisition.as_ref().unwrap().outcome, How::Attached);
@@ -77,7 +77,7 @@ both! {
         settle(&other).await;
         let b = next_at(&other, &world, "b").await;
         assert_eq!((b.lease.status, b.lease.instance_id), (Status::Active, a.lease.instance_id));
-        assert_eq!(world.memory.processes(&World::provider_ref(&b)).await.unwrap(), 0);
+        assert_eq!(world.memory.processes(&world.provider_ref(&b).await).await.unwrap(), 0);
         stuck.release();
         let told = late.await.unwrap().unwrap().operation.status;
         assert!(matches!(told, OperationStatus::Cancelled | OperationStatus::Unknown), "{told}: whoever settled it first knew the one or the other");
@@ -101,7 +101,7 @@ both! {
         stuck.release();
         let told = late.await.unwrap().unwrap_err();
         assert_eq!(told.code, Code::LeaseNotActive, "{told}");
-        assert_eq!(world.memory.processes(&World::provider_ref(&b)).await.unwrap(), 0);
+        assert_eq!(world.memory.processes(&world.provider_ref(&b).await).await.unwrap(), 0);
         assert_eq!(code(world.get(&b, "f").await), Code::FileNotFound, "it has no effect");
     }
 
@@ -154,7 +154,7 @@ both! {
         world.settle().await;
         let over = world.lease(&a).await;
         assert_eq!((over.lease.status, over.lease.failure_code.as_deref()), (Status::Expired, Some("capture_failed")));
-        let held = over.instance.unwrap();
+        let held = world.row(over.lease.instance_id.unwrap()).await;
         assert_eq!((held.status, held.hold_reason), (InstanceStatus::Stopped, Some(HoldReason::CaptureFailed)));
         for _ in 0..4 {
             world.advance(Duration::from_secs(30 * 86_400));
@@ -184,7 +184,7 @@ both! {
         settle(&other).await;
         let over = world.lease(&b).await;
         assert_eq!(over.lease.status, Status::Failed, "a resume's deadline fails the lease");
-        let preserved = over.instance.unwrap();
+        let preserved = world.row(over.lease.instance_id.unwrap()).await;
         assert_eq!((preserved.status, preserved.generation, Some(preserved.id)), (InstanceStatus::Stopped, 1, a.lease.instance_id));
         let c = next_at(&other, &world, "c").await;
         assert_eq!(c.lease.acquisition.as_ref().unwrap().outcome, How::Resumed);
@@ -219,7 +219,7 @@ async fn h9(db: Db) {
     let other = world.another().await;
     settle(&other).await;
     let active = world.lease(&a).await;
-    let second = World::provider_ref(&active);
+    let second = world.provider_ref(&active).await;
     assert_eq!(active.lease.status, Status::Active);
     assert_ne!(first, second);
     world.put(&active, "f", "work").await.unwrap();
@@ -227,7 +227,7 @@ async fn h9(db: Db) {
     until("the first maker is done", async || world.berth.work.under_way() == 0).await;
     settle(&other).await;
     let after = world.lease(&a).await;
-    assert_eq!((after.lease.status, World::provider_ref(&after)), (Status::Active, second.clone()), "a ref is never replaced");
+    assert_eq!((after.lease.status, world.provider_ref(&after).await), (Status::Active, second.clone()), "a ref is never replaced");
     assert_eq!(world.get(&after, "f").await.unwrap(), "work");
     assert_eq!(memory.inventory().into_iter().map(|(name, ..)| name).collect::<Vec<_>>(), [second], "the other object is torn down");
     let entry = world.ledger().await.into_iter().find(|i| i.provider_ref.as_ref() == Some(&first)).expect("an entry of its own");

@@ -12,7 +12,7 @@ use berth::provider::Kind;
 use berth::provider::faults::{Fault, Verb};
 
 use crate::both;
-use crate::harness::{World, carried, code, command, want};
+use crate::harness::{carried, code, command, want};
 
 both! {
     async fn a_run_works_and_the_next_finds_its_files(world) {
@@ -174,7 +174,7 @@ both! {
         let lease = world.acquire("run", "s").await.unwrap();
         world.put(&lease, "f", "precious").await.unwrap();
         world.capture(&lease).await.unwrap();
-        world.memory.vanish(&World::provider_ref(&lease));
+        world.memory.vanish(&world.provider_ref(&lease).await);
         let lost = world.exec(&lease, &["true"]).await.unwrap_err();
         assert_eq!(lost.code, Code::InstanceLost);
         assert!(lost.allowed_actions.contains(&"recover"));
@@ -199,7 +199,7 @@ both! {
     async fn a_stopped_instance_is_resumed_by_the_next_command(world) {
         let lease = world.acquire("run", "s").await.unwrap();
         world.put(&lease, "f", "kept").await.unwrap();
-        world.memory.stop_behind(&World::provider_ref(&lease));
+        world.memory.stop_behind(&world.provider_ref(&lease).await);
         assert_eq!(world.exec(&lease, &["cat", "f"]).await.unwrap().stdout.kept, b"kept");
         assert_eq!(world.lease(&lease).await.lease.generation, 1, "stopped is not lost");
     }

@@ -115,7 +115,7 @@ both! {
         assert!(told.process_tree_killed);
         let next = world.acquire("next", "s").await.unwrap();
         assert_eq!(world.get(&next, "f").await.unwrap(), "x");
-        assert_eq!(world.memory.processes(&World::provider_ref(&next)).await.unwrap(), 0);
+        assert_eq!(world.memory.processes(&world.provider_ref(&next).await).await.unwrap(), 0);
     }
 
     async fn a_release_waits_for_what_runs(world) {
@@ -254,7 +254,7 @@ both! {
     async fn a_stopped_box_whose_capture_fails_at_the_end_is_held_and_the_lease_over(world) {
         let lease = world.acquire("run", "s").await.unwrap();
         world.put(&lease, "f", "unsaved").await.unwrap();
-        world.memory.stop_behind(&World::provider_ref(&lease));
+        world.memory.stop_behind(&world.provider_ref(&lease).await);
         world.faults.always(Verb::ReadTree, Fault::FailBefore(Kind::Transient));
         world.advance(TTL);
         world.settle().await;
@@ -331,7 +331,7 @@ both! {
         world.put(&lease, "f", "saved").await.unwrap();
         world.capture(&lease).await.unwrap();
         world.exec(&lease, &["true"]).await.unwrap();
-        world.memory.vanish(&World::provider_ref(&lease));
+        world.memory.vanish(&world.provider_ref(&lease).await);
         let over = world.release(&lease).await.unwrap();
         assert_eq!(over.lease.status, Status::Released);
         let next = world.acquire("next", "s").await.unwrap();
@@ -378,7 +378,7 @@ async fn impatient(db: Db) {
     assert_eq!(code(world.release(&lease).await), Code::OperationsInProgress);
     assert_eq!(world.lease(&lease).await.lease.status, Status::Active);
     assert!(world.exec(&lease, &["true"]).await.is_ok(), "all is as before");
-    assert_eq!(world.memory.processes(&World::provider_ref(&lease)).await.unwrap(), 1, "the command runs on");
+    assert_eq!(world.memory.processes(&world.provider_ref(&lease).await).await.unwrap(), 1, "the command runs on");
     let input = ReleaseRequest { cancel_active_work: true, ..Default::default() };
     assert_eq!(world.release_with(&lease, input).await.unwrap().0.lease.status, Status::Released);
     assert_eq!(running.await.unwrap().unwrap().operation.status, OperationStatus::Cancelled);

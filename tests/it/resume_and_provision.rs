@@ -103,7 +103,7 @@ both! {
 
     async fn a_stopped_instance_that_is_proven_gone_is_replaced_from_the_checkpoint(world) {
         let a = stopped(&world, true).await;
-        world.memory.vanish(&World::provider_ref(&world.lease(&a).await));
+        world.memory.vanish(&world.provider_ref(&a).await);
         let b = world.acquire("b", "s").await.unwrap();
         let acquisition = b.lease.acquisition.clone().unwrap().0;
         assert_eq!((acquisition.outcome, acquisition.reason.as_deref()), (How::Replacement, Some("not_found")));
@@ -117,7 +117,7 @@ both! {
 
     async fn a_stopped_instance_that_is_gone_with_unsaved_work_is_not_papered_over(world) {
         let a = stopped(&world, false).await;
-        world.memory.vanish(&World::provider_ref(&world.lease(&a).await));
+        world.memory.vanish(&world.provider_ref(&a).await);
         assert_eq!(code(world.acquire("b", "s").await), Code::CheckpointUnavailable);
         assert_eq!(code(world.acquire("c", "s").await), Code::CheckpointUnavailable);
         assert!(world.memory.inventory().is_empty(), "nothing is made without consent");
@@ -129,7 +129,7 @@ both! {
     async fn a_not_found_under_another_binding_proves_nothing(world) {
         let a = stopped(&world, true).await;
         world.memory.rebind();
-        world.memory.vanish(&World::provider_ref(&world.lease(&a).await));
+        world.memory.vanish(&world.provider_ref(&a).await);
         assert_eq!(code(world.acquire("b", "s").await), Code::ResumeFailed);
         ops::drive::pass(&world.berth).await.unwrap();
         until("the look is over", async || world.berth.work.under_way() == 0).await;

@@ -41,7 +41,7 @@ pub struct Cleanup {
 
 impl Cleanup {
     /// The teardown of this instance; `failed` means that the last attempt failed and another one is due.
-    pub fn of(instance: Option<&instance::Instance>, ends_as: Option<lease::Status>) -> Self {
+    pub fn of(instance: Option<&instance::Glance>, ends_as: Option<lease::Status>) -> Self {
         let status = match instance {
             Some(i) if i.is_quarantined() => "quarantined",
             Some(i) if i.status == Status::PendingCleanup && i.cleanup_error_kind.is_some() => "failed",
@@ -116,7 +116,7 @@ impl Instance {
             provider_ref: row.provider_ref.clone(),
             status: row.status,
             retire_reason: row.retire_reason.clone(),
-            cleanup: Cleanup::of(Some(row), None),
+            cleanup: Cleanup::of(Some(&row.glance()), None),
             provider_expires_at: row.provider_expires_at,
             observed_at: row.observed_at,
             created_at: row.created_at,

@@ -235,8 +235,8 @@ impl World {
     }
 
     /// The provider's name of the lease's instance.
-    pub fn provider_ref(lease: &LeaseView) -> String {
-        lease.instance.as_ref().and_then(|i| i.provider_ref.clone()).expect("an instance with a ref")
+    pub async fn provider_ref(&self, lease: &LeaseView) -> String {
+        self.row(lease.lease.instance_id.expect("an instance")).await.provider_ref.expect("an instance with a ref")
     }
 
     /// Every row of the ledger.
