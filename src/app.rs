@@ -24,6 +24,7 @@ use crate::provider::memory::Memory;
 use crate::provider::registry::Registry;
 use crate::provider::{LocalSettings, Provider};
 use crate::store::Store;
+use crate::telemetry;
 
 /// How long requests that are being answered may take to finish once a stop was asked for.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -45,6 +46,7 @@ pub struct App {
     berth: Arc<Berth>,
     listener: TcpListener,
     metrics: Option<TcpListener>,
+    cors_origins: Vec<String>,
     _lock: Option<DataLock>,
 }
 
@@ -63,17 +65,17 @@ impl App {
             .inspect_err(|error| tracing::warn!(address = %config.metrics_listen, %error, "metrics are not served"))
             .ok();
         let metrics_address = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
-        Ok(Self { address, metrics_address, made_key, berth, listener, metrics, _lock: lock })
+        Ok(Self { address, metrics_address, made_key, berth, listener, metrics, cors_origins: config.cors_origins.clone(), _lock: lock })
     }
 
     /// Answers requests until `stop`, then lets those being answered finish, for a while.
     pub async fn serve(self, stop: CancellationToken) -> Result<()> {
         background::start(&self.berth);
         let berth = Arc::clone(&self.berth);
-        let api = answer(self.listener, http::router(Arc::clone(&self.berth)), stop.clone());
+        let api = answer(self.listener, http::cors::allow(http::router(Arc::clone(&self.berth)), &self.cors_origins), stop.clone());
         let metrics = async {
             match self.metrics {
-                Some(listener) => answer(listener, http::metrics_router(), stop.clone()).await,
+                Some(listener) => answer(listener, http::metrics_router(Arc::clone(&self.berth)), stop.clone()).await,
                 None => Ok(()),
             }
         };
@@ -85,6 +87,7 @@ impl App {
         };
         let served = tokio::select! {
             served = async { tokio::try_join!(api, metrics) } => served.map(|_| ()).map_err(|error| format!("serving: {error}")),
+            () = telemetry::upkeep() => Ok(()),
             () = out_of_patience => {
                 tracing::warn!("requests were still being answered when patience ended");
                 Ok(())

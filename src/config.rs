@@ -94,6 +94,9 @@ pub struct Settings {
     /// How many of them at once, after a rest [default: 10000]
     #[arg(long, env = "BERTH_RATE_LIMIT_BURST", value_name = "COUNT")]
     pub rate_limit_burst: Option<u32>,
+    /// Origins of web pages that may call the API, separated by commas [default: none]
+    #[arg(long, env = "BERTH_CORS_ORIGINS", value_name = "ORIGINS", value_delimiter = ',')]
+    pub cors_origins: Option<Vec<String>>,
     /// What is logged, such as `info` or `berth=debug` [default: info]
     #[arg(long, env = "BERTH_LOG", value_name = "FILTER")]
     pub log: Option<String>,
@@ -130,6 +133,7 @@ impl Settings {
             capture_timeout_seconds,
             rate_limit_per_second,
             rate_limit_burst,
+            cors_origins,
             log,
             log_format,
         )
@@ -176,6 +180,8 @@ pub struct Config {
     pub rate_limit_per_second: u32,
     /// How many of them at once, after a rest.
     pub rate_limit_burst: u32,
+    /// Origins of web pages that may call the API.
+    pub cors_origins: Vec<String>,
     /// What is logged.
     pub log: String,
     /// How logs are written.
@@ -207,6 +213,7 @@ impl Config {
             capture_timeout: Duration::from_secs(settings.capture_timeout_seconds.unwrap_or(600)),
             rate_limit_per_second: settings.rate_limit_per_second.unwrap_or(5_000),
             rate_limit_burst: settings.rate_limit_burst.unwrap_or(10_000),
+            cors_origins: settings.cors_origins.unwrap_or_default(),
             log: settings.log.unwrap_or_else(|| "info".to_owned()),
             log_format: settings.log_format.unwrap_or_default(),
             data_dir,
@@ -244,6 +251,9 @@ impl Config {
             self.rate_limit_burst >= 1 && self.rate_limit_per_second <= 1_000_000,
             "BERTH_RATE_LIMIT_BURST must be at least 1, and BERTH_RATE_LIMIT_PER_SECOND at most 1000000",
         );
+        for origin in self.cors_origins.iter().filter(|origin| !is_origin(origin)) {
+            demand(false, &format!("BERTH_CORS_ORIGINS names {origin}, which is no origin such as https://app.example.com"));
+        }
         demand(
             self.provision_wait.as_secs() <= PROVISION_DEADLINE,
             "BERTH_PROVISION_WAIT_SECONDS must be at most 600, the deadline of a provision",
@@ -272,6 +282,12 @@ impl Config {
 
 fn is_bootstrap_key(key: &str) -> bool {
     (32..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic())
+}
+
+/// An origin as a browser sends it, such as `https://app.example.com`; `*` is none, because it would be every page in the world.
+fn is_origin(origin: &str) -> bool {
+    let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+    host.is_some_and(|host| !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:[]".contains(&b)))
 }
 
 #[cfg(test)]
@@ -316,5 +332,15 @@ mod tests {
         };
         let shown = format!("{settings:?} {:?}", Config::new(settings.clone()).unwrap());
         assert!(!shown.contains("hunter2") && !shown.contains("ssss"));
+    }
+
+    #[test]
+    fn an_origin_is_a_scheme_and_a_host_and_nothing_more() {
+        for origin in ["https://app.example.com", "http://localhost:5173", "http://[::1]:80"] {
+            assert!(is_origin(origin), "{origin}");
+        }
+        for origin in ["*", "null", "app.example.com", "https://", "https://a/b", "https://a?b", "ftp://a", "https://u@a"] {
+            assert!(!is_origin(origin), "{origin}");
+        }
     }
 }

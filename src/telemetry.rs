@@ -1,7 +1,8 @@
 //! What an operator sees: logs and metrics, neither of which ever holds a caller's content.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -11,6 +12,8 @@ use crate::config::LogFormat;
 
 /// Bounds of the request histogram, in seconds: from an attach to a provision wait.
 const BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0];
+/// How long recorded durations lie unfolded.
+const UPKEEP: Duration = Duration::from_secs(5);
 const REQUESTS: &str = "berth_http_requests_total";
 const DURATIONS: &str = "berth_http_request_duration_seconds";
 
@@ -26,6 +29,9 @@ static METRICS: LazyLock<PrometheusHandle> = LazyLock::new(|| {
     handle
 });
 
+/// The series that were ever set, by gauge and value; both come from the code, so they are few.
+static SERIES: Mutex<BTreeSet<(&str, String)>> = Mutex::new(BTreeSet::new());
+
 /// Counts one answered request. The route is a template, so that no path and no tenant becomes a label.
 pub fn count_request(method: &'static str, route: &str, status: u16, took: Duration) {
     LazyLock::force(&METRICS);
@@ -34,10 +40,34 @@ pub fn count_request(method: &'static str, route: &str, status: u16, took: Durat
     metrics::histogram!(DURATIONS, &labels[..2]).record(took);
 }
 
+/// Sets every series of a gauge; one that is not among them any more is 0. Without a label the gauge is alone.
+pub fn gauge(name: &'static str, label: &'static str, series: Vec<(String, f64)>) {
+    LazyLock::force(&METRICS);
+    let set = |value: String, to: f64| {
+        if label.is_empty() { metrics::gauge!(name).set(to) } else { metrics::gauge!(name, label => value).set(to) }
+    };
+    let mut known = SERIES.lock().unwrap_or_else(PoisonError::into_inner);
+    for (_, value) in known.iter().filter(|(of, _)| *of == name) {
+        set(value.clone(), 0.0);
+    }
+    for (value, to) in series {
+        set(value.clone(), to);
+        known.insert((name, value));
+    }
+}
+
 /// Every metric as Prometheus reads it.
 pub fn rendered() -> String {
-    METRICS.run_upkeep();
     METRICS.render()
+}
+
+/// Folds what was recorded into the histograms for as long as it is awaited; else every duration stays in memory until somebody
+/// reads them.
+pub async fn upkeep() {
+    loop {
+        tokio::time::sleep(UPKEEP).await;
+        METRICS.run_upkeep();
+    }
 }
 
 /// Starts logging to standard error; `filter` is `BERTH_LOG`, such as `info` or `berth=debug`. A second start changes nothing.

@@ -29,6 +29,7 @@ use crate::model::event;
 use crate::ops::Berth;
 use crate::ops::caller::{Caller, identify};
 use crate::ops::events::{self, Asked};
+use crate::ops::streams::Open;
 
 /// How often a stream looks for what is new.
 const LOOK: Duration = Duration::from_millis(200);
@@ -100,7 +101,7 @@ struct Followed {
     params(Followed, ("Last-Event-ID" = Option<i64>, Header, description = "The last `id` that was received.", minimum = 0)),
     responses((status = 200, description = "The events.", body = String, content_type = "text/event-stream",
         example = json!("id: 7\nevent: lease.acquired\ndata: {\"seq\":7,\"type\":\"lease.acquired\"}\n\n"))),
-    extensions(("x-error-codes" = json!(["events_expired"]))))]
+    extensions(("x-error-codes" = json!(["events_expired", "quota_exceeded"]))))]
 async fn follow(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
@@ -110,13 +111,23 @@ async fn follow(
     let Followed { after, type_, subject_id } = which;
     let after = last_event_id(&headers)?.or(after);
     let asked = Asked { after, type_, subject: subject_id, limit: BATCH };
+    let open = berth.streams.open(caller.credential.id())?;
     // Read once before anything is answered: a position that is no longer kept is a problem, and not a broken stream.
     let found = events::page(&berth, &caller, &asked).await?;
     let asked = Asked { after: Some(found.after), ..asked };
     let now = Instant::now();
     let bearer = bearer(&headers).unwrap_or_default().to_owned();
-    let follower =
-        Follower { berth, caller, bearer, asked, waiting: found.items.into(), more: found.more, beat: now + sse::HEARTBEAT, known: now };
+    let follower = Follower {
+        berth,
+        caller,
+        bearer,
+        asked,
+        waiting: found.items.into(),
+        more: found.more,
+        beat: now + sse::HEARTBEAT,
+        known: now,
+        _open: open,
+    };
     let body = Body::from_stream(stream::unfold(follower, |mut follower| async move {
         let next = follower.next().await?;
         Some((Ok::<_, std::convert::Infallible>(next), follower))
@@ -144,6 +155,7 @@ struct Follower {
     more: bool,
     beat: Instant,
     known: Instant,
+    _open: Open,
 }
 
 impl Follower {

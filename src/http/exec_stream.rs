@@ -29,6 +29,7 @@ use crate::model::resource::Kind;
 use crate::ops::exec::Followed;
 use crate::ops::listen::{Heard, Stream};
 use crate::ops::output::whole_characters;
+use crate::ops::streams::Open;
 use crate::ops::view::ExecView;
 use crate::ops::{self, Berth};
 
@@ -50,7 +51,7 @@ pub fn routes() -> OpenApiRouter<Http> {
         (ExecStreamEvent = "application/x-ndjson"),
         (String = "text/event-stream", example = json!("event: start\ndata: {\"type\":\"start\",\"id\":\"0199c5c8-7d5e-7a41-9d2f-3a1b5c7d9e09\"}\n\n"))))),
     extensions(("x-error-codes" = json!([
-        "not_acceptable", "read_only_lease", "capability_not_granted", "lease_not_active", "lease_expired", "lease_taken_over",
+        "not_acceptable", "quota_exceeded", "read_only_lease", "capability_not_granted", "lease_not_active", "lease_expired", "lease_taken_over",
         "stale_generation", "generation_required", "instance_lost", "instance_not_running", "capture_in_progress",
         "transition_in_progress", "rotation_in_progress", "resume_failed", "resume_unavailable", "operation_unknown", "invalid_path",
         "provider_error", "provider_unavailable", "provider_timeout", "storage_full"
@@ -66,6 +67,7 @@ async fn run(
 ) -> Answer {
     let form = Form::wanted(&headers)?;
     let base64 = wanted.output_encoding.as_deref() == Some("base64");
+    let open = berth.streams.open(caller.credential.id())?;
     let followed = ops::exec::follow(&berth, &caller, id, wanted.input(fence)).await?;
     let row = followed.operation.clone();
     let start = form.line(&ExecStreamEvent::start(row.id));
@@ -82,6 +84,7 @@ async fn run(
         ready: VecDeque::from([start]),
         beat: Instant::now() + sse::HEARTBEAT,
         over: false,
+        _open: open,
     };
     // Dropped with the body when the client leaves, and with it the command.
     let body = RawBody::from_stream(stream::unfold(telling, |mut telling| async move {
@@ -163,6 +166,7 @@ struct Telling {
     ready: VecDeque<Bytes>,
     beat: Instant,
     over: bool,
+    _open: Open,
 }
 
 impl Telling {

@@ -25,7 +25,7 @@ use crate::ops::idempotency::{self, Kept, KeyOf, Outcome, Turn};
 /// Under which key a request is sent.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Says that an answer was given before.
-const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// Whether a key is 1 to 255 visible ASCII characters.
 pub fn is_key(key: &[u8]) -> bool {

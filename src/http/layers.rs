@@ -16,7 +16,8 @@ use crate::{id, telemetry};
 
 /// Names a request in answers and logs.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const BERTH_VERSION: HeaderName = HeaderName::from_static("berth-version");
+/// Which version answered.
+pub const BERTH_VERSION: HeaderName = HeaderName::from_static("berth-version");
 const LONGEST_ID: usize = 128;
 
 /// The request's id: the caller's if it is well formed, else a new one.

@@ -5,12 +5,14 @@ mod archives;
 pub mod body;
 pub mod catalogue;
 mod checkpoints;
+pub mod cors;
 mod docs;
 mod environments;
 mod events;
 mod exec;
 mod exec_stream;
 pub mod extract;
+mod fence;
 mod files;
 mod html;
 mod idempotency;
@@ -85,6 +87,7 @@ fn described() -> OpenApiRouter<Http> {
 pub fn router(berth: Arc<Berth>) -> Router {
     let (routes, _) = described().split_for_parts();
     let routes = routes.layer(from_fn_with_state(Arc::clone(&berth), idempotency::layer));
+    let routes = routes.layer(from_fn_with_state(Arc::clone(&berth), fence::layer));
     let routes = routes.fallback(layers::route_not_found).method_not_allowed_fallback(layers::method_not_allowed);
     with_layers(routes).with_state(Http { berth, last_look: service::LastLook::default() })
 }
@@ -95,8 +98,8 @@ fn with_layers(routes: Router<Http>) -> Router<Http> {
 }
 
 /// The metrics listener's one route; it asks for no key because it listens on a private address.
-pub fn metrics_router() -> Router {
-    Router::new().route("/metrics", get(service::metrics_text))
+pub fn metrics_router(berth: Arc<Berth>) -> Router {
+    Router::new().route("/metrics", get(service::metrics_text)).with_state(berth)
 }
 
 #[cfg(test)]

@@ -95,13 +95,16 @@ async fn operates(berth: &Berth, headers: &HeaderMap) -> bool {
 #[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "service",
     responses((status = 200, description = "Prometheus text.", body = String, content_type = "text/plain",
         example = "# TYPE berth_http_requests_total counter\nberth_http_requests_total{method=\"GET\",route=\"/healthz\",status=\"200\"} 1\n")))]
-async fn metrics(Authenticated(caller): Authenticated) -> Answer {
+async fn metrics(state: State<Arc<Berth>>, Authenticated(caller): Authenticated) -> Answer {
     caller.require(Scope::Operator)?;
-    Ok(metrics_text().await.into_response())
+    Ok(metrics_text(state).await.into_response())
 }
 
 /// The metrics as Prometheus reads them.
-pub async fn metrics_text() -> impl IntoResponse {
+pub async fn metrics_text(State(berth): State<Arc<Berth>>) -> impl IntoResponse {
+    for gauge in ops::gauges::read(&berth).await {
+        telemetry::gauge(gauge.name, gauge.label, gauge.series);
+    }
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], telemetry::rendered())
 }
 

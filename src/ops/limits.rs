@@ -51,6 +51,7 @@ pub async fn list(berth: &Berth, caller: &Caller) -> Result<Vec<Limit>> {
         ("command_bytes", 128 << 10),
         ("collect_items", 1000),
         ("renew_items", 500),
+        ("streams", 16),
     ] {
         say(name, Some(value), None, "default");
     }

@@ -22,6 +22,7 @@ pub mod events;
 pub mod exec;
 pub mod explain;
 pub mod files;
+pub mod gauges;
 pub mod health;
 pub mod idempotency;
 pub mod input;
@@ -50,6 +51,7 @@ pub mod restore;
 pub mod resume;
 pub mod rollback;
 pub mod sandbox;
+pub mod streams;
 pub mod succeed;
 pub mod sweep;
 pub mod sync;
@@ -138,6 +140,8 @@ pub struct Berth {
     pub(crate) keys: moka::future::Cache<String, crate::model::key::ApiKey>,
     /// How fast each credential asks.
     pub rate: rate::Rate,
+    /// How many streams each credential follows.
+    pub streams: streams::Streams,
     /// What the background did last.
     pub tasks: tasks::Tasks,
     pub(crate) draining: draining::LastLook,
@@ -159,6 +163,7 @@ impl Berth {
         let rate = rate::Rate::new(settings.rate_limit_per_second, settings.rate_limit_burst);
         Ok(Arc::new(Self {
             rate,
+            streams: streams::Streams::default(),
             tasks: tasks::Tasks::default(),
             draining: draining::LastLook::default(),
             store,

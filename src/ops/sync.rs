@@ -1,14 +1,14 @@
 //! Whole trees in and out of a live sandbox.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::files::{self, reach, reference};
 use super::{Berth, Caller, upload};
 pub use crate::archive::incoming::Format;
-use crate::archive::incoming::{incoming, outgoing};
+use crate::archive::incoming::{Verdict, incoming, outgoing};
 use crate::archive::{ArchiveCode, Limits};
 use crate::error::{Error, Result};
 use crate::model::capability;
@@ -30,15 +30,18 @@ pub async fn sync_in(
     body: ByteStream,
 ) -> Result<i64> {
     whole_workspace(path)?;
-    // Cancelled when the tracked task is through with the tar, so that no thread waits for a body that nobody reads.
-    let cancel = CancellationToken::new();
-    let until = cancel.clone().drop_guard();
-    let (tar, verdict) = incoming(body, Limits::default(), cancel);
+    let verdict = Arc::new(OnceLock::new());
+    let told = Arc::clone(&verdict);
     let done = files::change(berth, caller, lease, carried, Kind::SyncIn, move |provider, provider_ref| async move {
-        let _until: DropGuard = until;
+        // The body is read only now that the caller may write. Cancelled when the provider is through with the tar, so that no
+        // thread waits for a body that nobody reads.
+        let cancel = CancellationToken::new();
+        let _until = cancel.clone().drop_guard();
+        let (tar, verdict) = incoming(body, Limits::default(), cancel);
+        told.set(verdict).ok();
         provider.write_tree(&provider_ref, tar, mode).await
     });
-    match (done.await, verdict.found()) {
+    match (done.await, verdict.get().and_then(Verdict::found)) {
         (Ok(((), seq)), _) => Ok(seq),
         (Err(_), Some(Err(refusal))) if is_the_archives_fault(refusal.code) => Err(upload::refused(&refusal)),
         (Err(error), _) => Err(error),

@@ -23,6 +23,18 @@ struct Kept {
     runs: u64,
 }
 
+impl Kept {
+    /// How long after its beginning the last pass is to be followed by the next one; `None` while it goes on.
+    fn due(&self) -> Option<Duration> {
+        self.took.map(|took| took + self.period)
+    }
+
+    /// A pass that goes on for longer than a period keeps the next one waiting.
+    fn lag(&self) -> Duration {
+        self.began.elapsed().saturating_sub(self.due().unwrap_or(self.period))
+    }
+}
+
 /// The tasks of this process.
 #[derive(Debug, Default)]
 pub struct Tasks(Mutex<BTreeMap<&'static str, Kept>>);
@@ -34,6 +46,12 @@ impl Tasks {
         let fresh = Kept { period, began: Instant::now(), took: None, report: Value::Null, failure: None, runs: 0 };
         let kept = tasks.entry(task).or_insert(fresh);
         (kept.began, kept.took) = (Instant::now(), None);
+    }
+
+    /// How much later than it was due each task is.
+    pub fn lags(&self) -> Vec<(&'static str, Duration)> {
+        let tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.iter().map(|(name, kept)| (*name, kept.lag())).collect()
     }
 
     /// A pass ended, with its report or its failure.
@@ -81,11 +99,8 @@ pub async fn list(berth: &Berth, caller: &Caller) -> Result<Vec<TaskView>> {
 }
 
 fn view(name: &'static str, kept: Kept, now: Time) -> TaskView {
-    let since = kept.began.elapsed();
-    let last_run_at = now.before(since);
-    let due = kept.took.map(|took| took + kept.period);
-    // A pass that goes on for longer than a period keeps the next one waiting.
-    let lag = since.saturating_sub(due.unwrap_or(kept.period));
+    let last_run_at = now.before(kept.began.elapsed());
+    let (due, lag) = (kept.due(), kept.lag());
     TaskView {
         name,
         period: kept.period,

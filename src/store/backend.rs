@@ -191,6 +191,15 @@ impl Store {
         Ok(Tx { inner, offset: self.offset.clone() })
     }
 
+    /// How many connections are open, and how many of them nobody uses.
+    pub fn pool(&self) -> (u32, u32) {
+        let (open, idle) = match &self.backend {
+            Backend::Sqlite { readers, .. } => (readers.size(), readers.num_idle()),
+            Backend::Postgres(pool) => (pool.size(), pool.num_idle()),
+        };
+        (open, u32::try_from(idle).unwrap_or(u32::MAX))
+    }
+
     /// Closes every connection.
     pub async fn close(&self) {
         match &self.backend {

@@ -8,6 +8,7 @@
 mod backend;
 pub mod checkpoint;
 pub mod claim;
+pub mod counts;
 pub mod environment;
 pub mod error;
 pub mod event;

@@ -151,4 +151,20 @@ both! {
         let from = gone.json["oldest_seq"].as_i64().unwrap() - 1;
         assert_eq!(reads(Some(from)).await.unwrap().items.len(), kept.json["items"].as_array().unwrap().len());
     }
+
+    async fn the_seventeenth_stream_of_a_key_is_refused_until_one_is_closed(world) {
+        let wire = world.serve().await;
+        let follow = || async { wire.ask("GET", "/v1/events/stream").send().await.unwrap() };
+        let mut open = Vec::new();
+        for _ in 0..16 {
+            open.push(follow().await);
+        }
+        let refused = crate::harness::client::got(wire.ask("GET", "/v1/events/stream")).await;
+        assert_eq!((refused.status, refused.code(), &refused.json["limit"]), (429, "quota_exceeded", &json!("streams")), "{refused:?}");
+        assert!(!refused.header("retry-after").is_empty());
+        let token = wire.with(&world.berth.token_for(&world.acquire("h", "s").await.unwrap().lease));
+        assert_eq!(token.ask("GET", "/v1/events/stream").send().await.unwrap().status(), 200, "another credential has its own");
+        open.pop();
+        crate::harness::until("a closed stream is given back", async || follow().await.status() == 200).await;
+    }
 }

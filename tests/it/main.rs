@@ -4,6 +4,7 @@
 
 mod harness;
 
+mod browsers;
 mod counterexamples;
 mod crash;
 mod dirty_gate;
@@ -19,11 +20,14 @@ mod lease_life;
 mod ledger;
 mod local;
 mod many;
+mod metrics;
 mod newcomer;
 mod operator;
+mod pages;
 mod readme;
 mod release;
 mod renew_and_expiry;
 mod required;
 mod resume_and_provision;
 mod sync;
+mod walk;
