@@ -8,7 +8,7 @@ use utoipa::openapi::content::Content;
 use utoipa::openapi::info::{InfoBuilder, License};
 use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
 use utoipa::openapi::response::{Response, ResponseBuilder};
-use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
+use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, SchemaType, Type};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{Components, OpenApi, Ref, RefOr, Required};
@@ -21,6 +21,8 @@ use crate::http::wire::problem::{FieldProblem, Problem};
 
 /// Where handlers list the codes that are their own.
 const CODES: &str = "x-error-codes";
+/// The media type of files, trees and archives.
+const BYTES: &str = "application/octet-stream";
 const TAGS: [(&str, &str); 11] = [
     ("leases", "A holder's time-bounded, fenced claim on a sandbox."),
     ("exec", "Commands inside the sandbox."),
@@ -82,6 +84,7 @@ pub fn document() -> OpenApi {
     let optional = optional_bodies(&api);
     for operation in operations(&mut api) {
         plain_parameters(operation);
+        raw_bytes(operation);
         list_errors(operation);
         show_examples(operation);
         body_may_be_left_out(operation, &optional);
@@ -205,6 +208,25 @@ fn plain_parameters(operation: &mut Operation) {
         {
             *kind = SchemaType::Type(only);
         }
+    }
+}
+
+/// Bytes are no text: generated clients take and give them as they are.
+fn raw_bytes(operation: &mut Operation) {
+    if let Some(RefOr::T(body)) = &mut operation.request_body {
+        body.content.get_mut(BYTES).into_iter().for_each(binary);
+    }
+    for answer in operation.responses.responses.values_mut() {
+        if let RefOr::T(answer) = answer {
+            answer.content.get_mut(BYTES).into_iter().for_each(binary);
+        }
+    }
+}
+
+fn binary(content: &mut RefOr<Content>) {
+    if let RefOr::T(content) = content {
+        let bytes = ObjectBuilder::new().schema_type(Type::String).format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)));
+        content.schema = Some(RefOr::T(Schema::Object(bytes.build())));
     }
 }
 
