@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// Why a provider call did not do what was asked. Only certainty deletes: everything but `Refused`, `NotFound`,
-/// `Invalid` and `Unsupported` leaves open whether it happened.
+/// `Invalid`, `NoImage` and `Unsupported` leaves open whether it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Surely did not happen: refused before it began (also connection refused, or a missing socket, on create).
@@ -21,6 +21,8 @@ pub enum Kind {
     Indeterminate,
     /// The configuration can never work.
     Invalid,
+    /// The image is not to be had; nothing was made.
+    NoImage,
     /// Storage at the provider is full.
     Full,
     /// The exec wrapper found a newer fence: the command was not started and never will be.
@@ -50,6 +52,7 @@ impl Kind {
             Self::Transient => "transient",
             Self::Indeterminate => "indeterminate",
             Self::Invalid => "invalid",
+            Self::NoImage => "no_image",
             Self::Full => "full",
             Self::Fenced => "fenced",
             Self::Path => "path",

@@ -2,6 +2,7 @@
 //! contract as test functions, and everything above the trait is the same for every provider.
 
 pub mod conformance;
+pub mod docker;
 pub mod error;
 pub mod faults;
 pub mod local;

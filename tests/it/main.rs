@@ -7,6 +7,7 @@ mod harness;
 mod counterexamples;
 mod crash;
 mod dirty_gate;
+mod docker;
 mod downloads;
 mod environments;
 mod events;

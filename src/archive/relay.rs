@@ -1,0 +1,276 @@
+//! Passes tars on between a container engine and Berth: out of a container as `write_tar` would have written them, and into one
+//! under the names and the owner they are to have there.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Read, Write};
+
+use tar::{Archive, EntryType};
+
+use super::exclude::Exclude;
+use super::header::{BLOCK, Owner, Plain, pad};
+use super::ledger::{IMPLIED_MODE, MODE_BITS};
+use super::{ArchiveError, Result};
+
+/// What was passed on, and what was not.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Relayed {
+    /// Pipes and devices that were left out; an engine leaves sockets out by itself.
+    pub skipped: u64,
+    /// Further names of files whose first name is excluded: their content has to be fetched by itself.
+    pub left: Vec<Vec<u8>>,
+}
+
+/// Passes on an engine's tar of one directory, without the directory's own name. The end marker is the caller's to write.
+pub fn outward(input: &mut dyn Read, exclude: &[String], out: &mut dyn Write) -> Result<Relayed> {
+    let exclude = Exclude::new(exclude);
+    let (mut relayed, mut excluded) = (Relayed::default(), HashSet::new());
+    let mut input = Ending { inner: input, zeros: 0 };
+    let mut tar = Archive::new(&mut input);
+    for entry in tar.entries()? {
+        let mut entry = entry?;
+        let path = below(&entry.path_bytes());
+        if path.is_empty() {
+            continue;
+        }
+        let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
+        if ends.any(|end| exclude.matches(&path[..end])) {
+            excluded.insert(path);
+            continue;
+        }
+        let mode = u16::try_from(entry.header().mode()? & u32::from(MODE_BITS)).unwrap_or(0);
+        let seconds = i64::try_from(entry.header().mtime()?).unwrap_or(0);
+        let plain = Plain { kind: b'0', path: &path, link: b"", mode, size: 0, seconds, owner: Owner::default() };
+        match entry.header().entry_type() {
+            EntryType::Directory => Plain { kind: b'5', ..plain }.write(out)?,
+            EntryType::Symlink => {
+                let target = entry.link_name_bytes().unwrap_or_default().into_owned();
+                Plain { kind: b'2', link: &target, ..plain }.write(out)?;
+            }
+            EntryType::Link => {
+                let target = below(&entry.link_name_bytes().unwrap_or_default());
+                if excluded.contains(&target) {
+                    relayed.left.push(path);
+                } else {
+                    Plain { kind: b'1', link: &target, ..plain }.write(out)?;
+                }
+            }
+            EntryType::Regular | EntryType::Continuous => {
+                let size = entry.size();
+                Plain { size, ..plain }.write(out)?;
+                copy(&mut entry, size, out)?;
+            }
+            _ => relayed.skipped += 1,
+        }
+    }
+    input.finish()?;
+    Ok(relayed)
+}
+
+/// Passes on an engine's tar of one file, under another name.
+pub fn one_outward(input: &mut dyn Read, path: &[u8], out: &mut dyn Write) -> Result<()> {
+    let mut tar = Archive::new(input);
+    let mut entry = tar.entries()?.next().ok_or_else(|| ArchiveError::invalid("the file went away"))??;
+    if entry.header().entry_type() != EntryType::Regular {
+        return Err(ArchiveError::invalid("the file changed into something else"));
+    }
+    let mode = u16::try_from(entry.header().mode()? & u32::from(MODE_BITS)).unwrap_or(0);
+    let (size, seconds) = (entry.size(), i64::try_from(entry.header().mtime()?).unwrap_or(0));
+    Plain { kind: b'0', path, link: b"", mode, size, seconds, owner: Owner::default() }.write(out)?;
+    copy(&mut entry, size, out)
+}
+
+/// What the place of a tar has already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// A directory, which is kept and filled.
+    Directory,
+    /// Anything else, which is replaced.
+    Other,
+}
+
+/// Passes on a tar that `digest` has found good, for an engine to unpack below `prefix`: every directory is told before what is
+/// in it, so that the engine makes none by its own lights and follows no link that stands in one's place.
+///
+/// `Invalid` when a directory that stands is in the way of something else; run into a sink, this tells before anything changes.
+pub fn inward(
+    input: &mut dyn Read,
+    prefix: &[u8],
+    owner: Owner,
+    standing: &HashMap<Vec<u8>, Standing>,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let mut told: HashSet<Vec<u8>> = HashSet::new();
+    let named = |path: &[u8]| if prefix.is_empty() { path.to_vec() } else { [prefix, path].join(&b'/') };
+    let mut tar = Archive::new(input);
+    for entry in tar.entries()? {
+        let mut entry = entry?;
+        let path = normal(&entry.path_bytes());
+        if path.is_empty() {
+            continue;
+        }
+        for end in path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at) {
+            let parent = &path[..end];
+            if told.insert(parent.to_vec()) && standing.get(parent) != Some(&Standing::Directory) {
+                let (path, mode) = (named(parent), IMPLIED_MODE);
+                Plain { kind: b'5', path: &path, link: b"", mode, size: 0, seconds: 0, owner }.write(out)?;
+            }
+        }
+        let kind = entry.header().entry_type();
+        if kind != EntryType::Directory && (standing.get(&path) == Some(&Standing::Directory) || told.contains(&path)) {
+            return Err(ArchiveError::invalid(format!("a directory is in the way of \"{}\"", super::shown(&path))));
+        }
+        let mode = u16::try_from(entry.header().mode()? & u32::from(MODE_BITS)).unwrap_or(0);
+        let seconds = i64::try_from(entry.header().mtime()?).unwrap_or(0);
+        let full = named(&path);
+        let plain = Plain { kind: b'0', path: &full, link: b"", mode, size: 0, seconds, owner };
+        match kind {
+            EntryType::Directory => {
+                Plain { kind: b'5', ..plain }.write(out)?;
+                told.insert(path);
+            }
+            EntryType::Symlink => {
+                let target = entry.link_name_bytes().unwrap_or_default().into_owned();
+                Plain { kind: b'2', link: &target, ..plain }.write(out)?;
+            }
+            EntryType::Link => {
+                let target = named(&normal(&entry.link_name_bytes().unwrap_or_default()));
+                Plain { kind: b'1', link: &target, ..plain }.write(out)?;
+            }
+            _ if entry.path_bytes().ends_with(b"/") => {
+                Plain { kind: b'5', ..plain }.write(out)?;
+                told.insert(path);
+            }
+            _ => {
+                let size = entry.size();
+                Plain { size, ..plain }.write(out)?;
+                copy(&mut entry, size, out)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes the end marker.
+pub fn end(out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(&[0; 2 * BLOCK])
+}
+
+fn copy(entry: &mut impl Read, size: u64, out: &mut dyn Write) -> Result<()> {
+    let copied = io::copy(entry, out)?;
+    if copied != size {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    Ok(pad(out, size)?)
+}
+
+/// A path without its first component.
+fn below(path: &[u8]) -> Vec<u8> {
+    let path = normal(path);
+    path.iter().position(|byte| *byte == b'/').map_or_else(Vec::new, |at| path[at + 1..].to_vec())
+}
+
+fn normal(path: &[u8]) -> Vec<u8> {
+    path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect::<Vec<_>>().join(&b'/')
+}
+
+/// A reader that knows whether a tar's end marker came last. A tar that stops short of it looks like one that is over.
+struct Ending<'a> {
+    inner: &'a mut dyn Read,
+    zeros: usize,
+}
+
+impl Read for Ending<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(into)?;
+        let last = into[..read].iter().rev().take_while(|byte| **byte == 0).count();
+        self.zeros = if last == read { self.zeros + last } else { last };
+        Ok(read)
+    }
+}
+
+impl Ending<'_> {
+    fn finish(&mut self) -> Result<()> {
+        io::copy(self, &mut io::sink())?;
+        if self.zeros < 2 * BLOCK {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::{Limits, digest};
+
+    fn tar(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (path, kind, content) in entries {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(*kind);
+            header.set_mode(0o4750);
+            header.set_size(0);
+            match kind {
+                EntryType::Regular => {
+                    header.set_size(content.len() as u64);
+                    tar.append_data(&mut header, path, content.as_bytes()).unwrap();
+                }
+                EntryType::Symlink | EntryType::Link => tar.append_link(&mut header, path, content).unwrap(),
+                _ => tar.append_data(&mut header, path, io::empty()).unwrap(),
+            }
+        }
+        tar.into_inner().unwrap()
+    }
+
+    #[test]
+    fn an_engines_tar_is_the_same_tree_as_ours() {
+        let long = format!("w/{}", "n".repeat(180));
+        let engines = tar(&[
+            ("w/", EntryType::Directory, ""),
+            ("w/a", EntryType::Regular, "content"),
+            ("w/b", EntryType::Link, "w/a"),
+            ("w/c", EntryType::Symlink, "/etc/passwd"),
+            ("w/p", EntryType::Fifo, ""),
+            (&long, EntryType::Regular, "x"),
+        ]);
+        let mut out = Vec::new();
+        let relayed = outward(&mut engines.as_slice(), &[], &mut out).unwrap();
+        assert_eq!(relayed, Relayed { skipped: 1, left: Vec::new() });
+        end(&mut out).unwrap();
+        let tree = digest(&mut out.as_slice(), &Limits::default()).unwrap();
+        assert_eq!((tree.entries, tree.files, tree.bytes), (4, 3, 8));
+        let mut again = Vec::new();
+        inward(&mut out.as_slice(), b"", Owner { uid: 7, gid: 8 }, &HashMap::new(), &mut again).unwrap();
+        end(&mut again).unwrap();
+        assert_eq!(digest(&mut again.as_slice(), &Limits::default()).unwrap(), tree);
+    }
+
+    #[test]
+    fn a_tar_that_stops_short_is_an_error() {
+        let whole = tar(&[("w/", EntryType::Directory, ""), ("w/a", EntryType::Regular, "content")]);
+        for length in [512, 1024, 1030, 1536, 2048] {
+            assert!(outward(&mut &whole[..length], &[], &mut io::sink()).is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_hard_link_to_something_excluded_is_left_to_the_caller() {
+        let engines = tar(&[("w/", EntryType::Directory, ""), ("w/a", EntryType::Regular, "x"), ("w/b", EntryType::Link, "w/a")]);
+        let relayed = outward(&mut engines.as_slice(), &["a".to_owned()], &mut io::sink()).unwrap();
+        assert_eq!(relayed.left, [b"b".to_vec()]);
+    }
+
+    #[test]
+    fn directories_are_told_and_kept() {
+        let sent = tar(&[("d/e/f", EntryType::Regular, "x")]);
+        let standing = HashMap::from([(b"d".to_vec(), Standing::Directory), (b"d/e".to_vec(), Standing::Other)]);
+        let mut out = Vec::new();
+        inward(&mut sent.as_slice(), b"", Owner::default(), &standing, &mut out).unwrap();
+        end(&mut out).unwrap();
+        let names: Vec<_> =
+            Archive::new(out.as_slice()).entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string()).collect();
+        assert_eq!(names, ["d/e/", "d/e/f"], "the directory that stands is left as it is, the link is replaced");
+        let standing = HashMap::from([(b"d/e/f".to_vec(), Standing::Directory)]);
+        assert!(inward(&mut sent.as_slice(), b"", Owner::default(), &standing, &mut io::sink()).is_err());
+    }
+}

@@ -1,0 +1,1 @@
+//! What the contract does not say, and a container has to keep all the same.
