@@ -4,12 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Write};
 
-use tar::{Archive, EntryType};
-
+use super::entries::{Entries, Entry, Kind};
 use super::exclude::Exclude;
 use super::header::{BLOCK, Owner, Plain, pad};
 use super::ledger::{IMPLIED_MODE, MODE_BITS};
-use super::{ArchiveError, Result};
+use super::{ArchiveError, Limits, Result};
 
 /// What was passed on, and what was not.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -20,63 +19,48 @@ pub struct Relayed {
     pub left: Vec<Vec<u8>>,
 }
 
+/// What an engine packs is judged by whoever reads what is passed on.
+const ENGINES: Limits = Limits { entries: u64::MAX, unpacked_bytes: u64::MAX, path_bytes: 8192, ratio: u64::MAX };
+
 /// Passes on an engine's tar of one directory, without the directory's own name. The end marker is the caller's to write.
 pub fn outward(input: &mut dyn Read, exclude: &[String], out: &mut dyn Write) -> Result<Relayed> {
     let exclude = Exclude::new(exclude);
     let (mut relayed, mut excluded) = (Relayed::default(), HashSet::new());
-    let mut input = Ending { inner: input, zeros: 0 };
-    let mut tar = Archive::new(&mut input);
-    for entry in tar.entries()? {
-        let mut entry = entry?;
-        let path = below(&entry.path_bytes());
+    let mut entries = Entries::new(input, &ENGINES);
+    while let Some(Entry { path, kind, mode, mtime }) = entries.next()? {
+        let path = below(&path);
         if path.is_empty() {
             continue;
         }
-        let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
-        if ends.any(|end| exclude.matches(&path[..end])) {
-            excluded.insert(path);
+        if ends(&path).any(|end| exclude.matches(&path[..end])) {
+            excluded.insert(path.to_vec());
             continue;
         }
-        let mode = u16::try_from(entry.header().mode()? & u32::from(MODE_BITS)).unwrap_or(0);
-        let seconds = i64::try_from(entry.header().mtime()?).unwrap_or(0);
-        let plain = Plain { kind: b'0', path: &path, link: b"", mode, size: 0, seconds, owner: Owner::default() };
-        match entry.header().entry_type() {
-            EntryType::Directory => Plain { kind: b'5', ..plain }.write(out)?,
-            EntryType::Symlink => {
-                let target = entry.link_name_bytes().unwrap_or_default().into_owned();
-                Plain { kind: b'2', link: &target, ..plain }.write(out)?;
+        let plain = Plain { kind: b'0', path, link: b"", mode: mode & MODE_BITS, size: 0, seconds: mtime.seconds, owner: Owner::default() };
+        match kind {
+            Kind::Directory => Plain { kind: b'5', ..plain }.write(out)?,
+            Kind::Symlink(target) => Plain { kind: b'2', link: &target, ..plain }.write(out)?,
+            Kind::HardLink(target) if excluded.contains(below(&target)) => relayed.left.push(path.to_vec()),
+            Kind::HardLink(target) => Plain { kind: b'1', link: below(&target), ..plain }.write(out)?,
+            Kind::File => {
+                Plain { size: entries.left(), ..plain }.write(out)?;
+                copy(&mut entries, out)?;
             }
-            EntryType::Link => {
-                let target = below(&entry.link_name_bytes().unwrap_or_default());
-                if excluded.contains(&target) {
-                    relayed.left.push(path);
-                } else {
-                    Plain { kind: b'1', link: &target, ..plain }.write(out)?;
-                }
-            }
-            EntryType::Regular | EntryType::Continuous => {
-                let size = entry.size();
-                Plain { size, ..plain }.write(out)?;
-                copy(&mut entry, size, out)?;
-            }
-            _ => relayed.skipped += 1,
+            Kind::Special => relayed.skipped += 1,
         }
     }
-    input.finish()?;
     Ok(relayed)
 }
 
 /// Passes on an engine's tar of one file, under another name.
 pub fn one_outward(input: &mut dyn Read, path: &[u8], out: &mut dyn Write) -> Result<()> {
-    let mut tar = Archive::new(input);
-    let mut entry = tar.entries()?.next().ok_or_else(|| ArchiveError::invalid("the file went away"))??;
-    if entry.header().entry_type() != EntryType::Regular {
+    let mut entries = Entries::new(input, &ENGINES);
+    let Some(Entry { kind: Kind::File, mode, mtime, .. }) = entries.next()? else {
         return Err(ArchiveError::invalid("the file changed into something else"));
-    }
-    let mode = u16::try_from(entry.header().mode()? & u32::from(MODE_BITS)).unwrap_or(0);
-    let (size, seconds) = (entry.size(), i64::try_from(entry.header().mtime()?).unwrap_or(0));
-    Plain { kind: b'0', path, link: b"", mode, size, seconds, owner: Owner::default() }.write(out)?;
-    copy(&mut entry, size, out)
+    };
+    let (size, seconds) = (entries.left(), mtime.seconds);
+    Plain { kind: b'0', path, link: b"", mode: mode & MODE_BITS, size, seconds, owner: Owner::default() }.write(out)?;
+    copy(&mut entries, out)
 }
 
 /// What the place of a tar has already.
@@ -100,51 +84,43 @@ pub fn inward(
     out: &mut dyn Write,
 ) -> Result<()> {
     let mut told: HashSet<Vec<u8>> = HashSet::new();
+    // A further name says nothing about a file, but an engine believes what stands there.
+    let mut modes: HashMap<Vec<u8>, u16> = HashMap::new();
     let named = |path: &[u8]| if prefix.is_empty() { path.to_vec() } else { [prefix, path].join(&b'/') };
-    let mut tar = Archive::new(input);
-    for entry in tar.entries()? {
-        let mut entry = entry?;
-        let path = normal(&entry.path_bytes());
+    let mut entries = Entries::new(input, &ENGINES);
+    while let Some(Entry { path, kind, mode, mtime }) = entries.next()? {
         if path.is_empty() {
             continue;
         }
-        for end in path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at) {
-            let parent = &path[..end];
+        for parent in ends(&path).map(|end| &path[..end]).filter(|parent| parent.len() < path.len()) {
             if told.insert(parent.to_vec()) && standing.get(parent) != Some(&Standing::Directory) {
                 let (path, mode) = (named(parent), IMPLIED_MODE);
                 Plain { kind: b'5', path: &path, link: b"", mode, size: 0, seconds: 0, owner }.write(out)?;
             }
         }
-        let kind = entry.header().entry_type();
-        if kind != EntryType::Directory && (standing.get(&path) == Some(&Standing::Directory) || told.contains(&path)) {
+        let in_the_way = standing.get(&path) == Some(&Standing::Directory) || told.contains(&path);
+        if in_the_way && !matches!(kind, Kind::Directory) {
             return Err(ArchiveError::invalid(format!("a directory is in the way of \"{}\"", super::shown(&path))));
         }
-        let mode = u16::try_from(entry.header().mode()? & u32::from(MODE_BITS)).unwrap_or(0);
-        let seconds = i64::try_from(entry.header().mtime()?).unwrap_or(0);
         let full = named(&path);
-        let plain = Plain { kind: b'0', path: &full, link: b"", mode, size: 0, seconds, owner };
+        let plain = Plain { kind: b'0', path: &full, link: b"", mode: mode & MODE_BITS, size: 0, seconds: mtime.seconds, owner };
         match kind {
-            EntryType::Directory => {
+            Kind::Directory => {
                 Plain { kind: b'5', ..plain }.write(out)?;
                 told.insert(path);
             }
-            EntryType::Symlink => {
-                let target = entry.link_name_bytes().unwrap_or_default().into_owned();
-                Plain { kind: b'2', link: &target, ..plain }.write(out)?;
+            Kind::Symlink(target) => Plain { kind: b'2', link: &target, ..plain }.write(out)?,
+            Kind::HardLink(target) => {
+                let mode = modes.get(&target).copied().unwrap_or(plain.mode);
+                modes.insert(path, mode);
+                Plain { kind: b'1', link: &named(&target), mode, ..plain }.write(out)?;
             }
-            EntryType::Link => {
-                let target = named(&normal(&entry.link_name_bytes().unwrap_or_default()));
-                Plain { kind: b'1', link: &target, ..plain }.write(out)?;
+            Kind::File => {
+                modes.insert(path, plain.mode);
+                Plain { size: entries.left(), ..plain }.write(out)?;
+                copy(&mut entries, out)?;
             }
-            _ if entry.path_bytes().ends_with(b"/") => {
-                Plain { kind: b'5', ..plain }.write(out)?;
-                told.insert(path);
-            }
-            _ => {
-                let size = entry.size();
-                Plain { size, ..plain }.write(out)?;
-                copy(&mut entry, size, out)?;
-            }
+            Kind::Special => return Err(ArchiveError::unsafe_at(&path, "is a device or a pipe")),
         }
     }
     Ok(())
@@ -155,53 +131,35 @@ pub fn end(out: &mut dyn Write) -> io::Result<()> {
     out.write_all(&[0; 2 * BLOCK])
 }
 
-fn copy(entry: &mut impl Read, size: u64, out: &mut dyn Write) -> Result<()> {
-    let copied = io::copy(entry, out)?;
-    if copied != size {
-        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+/// Passes on the content of the present file.
+fn copy(entries: &mut Entries<'_>, out: &mut dyn Write) -> Result<()> {
+    let size = entries.left();
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let read = entries.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(pad(out, size)?);
+        }
+        out.write_all(&buffer[..read])?;
     }
-    Ok(pad(out, size)?)
 }
 
 /// A path without its first component.
-fn below(path: &[u8]) -> Vec<u8> {
-    let path = normal(path);
-    path.iter().position(|byte| *byte == b'/').map_or_else(Vec::new, |at| path[at + 1..].to_vec())
+fn below(path: &[u8]) -> &[u8] {
+    path.iter().position(|byte| *byte == b'/').map_or(b"", |at| &path[at + 1..])
 }
 
-fn normal(path: &[u8]) -> Vec<u8> {
-    path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect::<Vec<_>>().join(&b'/')
-}
-
-/// A reader that knows whether a tar's end marker came last. A tar that stops short of it looks like one that is over.
-struct Ending<'a> {
-    inner: &'a mut dyn Read,
-    zeros: usize,
-}
-
-impl Read for Ending<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(into)?;
-        let last = into[..read].iter().rev().take_while(|byte| **byte == 0).count();
-        self.zeros = if last == read { self.zeros + last } else { last };
-        Ok(read)
-    }
-}
-
-impl Ending<'_> {
-    fn finish(&mut self) -> Result<()> {
-        io::copy(self, &mut io::sink())?;
-        if self.zeros < 2 * BLOCK {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-        }
-        Ok(())
-    }
+/// Where each component of a path ends.
+fn ends(path: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()])
 }
 
 #[cfg(test)]
 mod tests {
+    use tar::{Archive, EntryType};
+
     use super::*;
-    use crate::archive::{Limits, digest};
+    use crate::archive::digest;
 
     fn tar(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
         let mut tar = tar::Builder::new(Vec::new());

@@ -10,5 +10,5 @@ use engine::Place;
 async fn docker_keeps_the_contract() {
     let place = Place::new();
     all(place.subject()).await;
-    assert!(place.containers().is_empty(), "something is left: {:?}", place.containers());
+    assert_eq!(place.left_over(), 0);
 }

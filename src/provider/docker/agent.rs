@@ -222,19 +222,23 @@ fn last_line(output: &[u8], nonce: &str) -> Option<(usize, String)> {
     Some((start, word.to_owned()))
 }
 
-/// Reads the first line of a command's output, and returns what came behind it.
-pub(super) async fn first_line(frames: &mut FramedRead<impl tokio::io::AsyncRead + Unpin, Frames>) -> std::io::Result<Option<(Vec<u8>, Bytes)>> {
-    let mut line = Vec::new();
+/// Reads the first line of a command's standard output, and returns with it what else came meanwhile.
+pub(super) async fn first_line(
+    frames: &mut FramedRead<impl tokio::io::AsyncRead + Unpin, Frames>,
+) -> std::io::Result<Option<(Vec<u8>, Vec<(Stream, Bytes)>)>> {
+    let (mut line, mut early) = (Vec::new(), Vec::new());
     while let Some(frame) = frames.next().await {
         let (stream, mut bytes) = frame?;
         if stream == Stream::Stderr {
-            continue;
-        }
-        if let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            // The two streams are not in step: a command's errors may overtake the word that it runs.
+            early.push((stream, bytes));
+        } else if let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             line.extend_from_slice(&bytes.split_to(end));
-            return Ok(Some((line, bytes.split_off(1))));
+            early.push((stream, bytes.split_off(1)));
+            return Ok(Some((line, early)));
+        } else {
+            line.extend_from_slice(&bytes);
         }
-        line.extend_from_slice(&bytes);
         if line.len() > 4096 {
             break;
         }

@@ -1,6 +1,7 @@
 //! Making a container: named and sealed for its instance, confined, started; or found as an earlier call made it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -50,17 +51,17 @@ impl Docker {
         labels.insert(USER.to_owned(), format!("{}:{}", owner.uid, owner.gid));
         labels.insert(ENGINE.to_owned(), self.binding.root(&self.engine).await?);
         let body = self.body(&config, &image, &workspace, labels);
-        let made: Created = match self.engine.post("/containers/create", &[("name", &owner::name(tag.instance))], &body).await {
-            Ok(made) => made,
-            // Somebody else was faster with the same tag.
-            Err(failure) if failure.is(409) => {
-                let found = self.look_by_name(tag).await?;
-                return self.adopt(found.ok_or_else(|| ProviderError::from(failure))?, tag).await;
+        let made = loop {
+            match self.engine.post::<Created>("/containers/create", &[("name", &owner::name(tag.instance))], &body).await {
+                Ok(made) => break made,
+                // Somebody else was faster with the same tag, and may still be at it: a name is taken before its container is there.
+                Err(failure) if failure.is(409) => match self.look_by_name(tag).await? {
+                    Some(found) => return self.adopt(found, tag).await,
+                    None => tokio::time::sleep(Duration::from_millis(50)).await,
+                },
+                Err(failure) if failure.is(404) => return Err(ProviderError::new(Kind::NoImage, "the image went away")),
+                Err(failure) => return Err(failure.into()),
             }
-            Err(failure) if failure.is(404) => {
-                return Err(ProviderError::new(Kind::NoImage, "the image went away"));
-            }
-            Err(failure) => return Err(failure.into()),
         };
         self.begin(&made.id, &image, owner, &workspace, &config).await?;
         Ok(Made { provider_ref: made.id, provider_expires_at: None })
@@ -90,7 +91,7 @@ impl Docker {
             // Whoever made it may not have come to this, or may be at it; each step can be repeated.
             let image: Image = self.engine.get(&format!("/images/{}/json", found.image), &[]).await?;
             let facts = self.facts(&made.provider_ref).await?;
-            self.prepare(&made.provider_ref, facts.owner, &facts.workspace, facts.owner != ROOT || found.host_config.readonly_rootfs).await?;
+            self.prepare(&made.provider_ref, facts.owner, &facts.workspace, facts.owner != ROOT || facts.read_only).await?;
             self.run_or_remove(&made.provider_ref, &image).await?;
         }
         Ok(made)

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::Docker;
 use super::agent::{Call, FIRST_WORD, Grant, NotOpen, Open, first_line, nonce};
 use super::follow::Follower;
-use super::frames::Frames;
+use super::frames::{Frames, Stream};
 use super::lifecycle::Facts;
 use super::paths;
 use super::words::FirstWord;
@@ -60,7 +60,7 @@ struct Started {
     frames: FramedRead<tokio::io::ReadHalf<reqwest::Upgraded>, Frames>,
     input: tokio::io::WriteHalf<reqwest::Upgraded>,
     /// Output that came with the first word.
-    first: Bytes,
+    early: Vec<(Stream, Bytes)>,
 }
 
 impl Docker {
@@ -105,7 +105,7 @@ impl Docker {
                     let gone = answer.send(Ok(())).is_err();
                     let follower =
                         Follower { docker: docker.clone(), facts, call, events, cancel: follower_cancel, doomed, timeout: spec.timeout };
-                    follower.follow(&started.exec, started.frames, started.first, gone).await;
+                    follower.follow(&started.exec, started.frames, started.early, gone).await;
                     over.cancel();
                 }
                 Err(error) => {
@@ -151,8 +151,8 @@ impl Docker {
         let mut frames = FramedRead::with_capacity(output, Frames::default(), 64 * 1024);
         let lost = || NotOpen::Perhaps(ProviderError::new(Kind::Indeterminate, "the command's first word was lost"));
         match timeout(FIRST_WORD, first_line(&mut frames)).await {
-            Ok(Ok(Some((line, first)))) => match FirstWord::read(&line, &call.nonce) {
-                Some(word) => Ok((word, Started { exec, frames, input, first })),
+            Ok(Ok(Some((line, early)))) => match FirstWord::read(&line, &call.nonce) {
+                Some(word) => Ok((word, Started { exec, frames, input, early })),
                 // The engine's own words, in the place of the command's.
                 None => Err(NotOpen::Surely(self.silent(&exec).await)),
             },

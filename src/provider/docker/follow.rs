@@ -62,11 +62,11 @@ impl Follower {
         self,
         exec: &str,
         mut frames: FramedRead<impl AsyncRead + Unpin + Send + 'static, Frames>,
-        first: Bytes,
+        early: Vec<(Stream, Bytes)>,
         gone: bool,
     ) {
         let deadline = Instant::now() + self.timeout;
-        let end = if gone { End::Left } else { self.listen(&mut frames, first, deadline).await };
+        let end = if gone { End::Left } else { self.listen(&mut frames, early, deadline).await };
         let exit = match end {
             End::Told(code, lingering) => Some(self.exit(code, lingering).await),
             End::Silent => self.explain(exec).await,
@@ -92,10 +92,10 @@ impl Follower {
     }
 
     /// Passes output on until something ends it. Room is waited for first, so that a slow reader slows the command down.
-    async fn listen(&self, frames: &mut FramedRead<impl AsyncRead + Unpin, Frames>, first: Bytes, deadline: Instant) -> End {
+    async fn listen(&self, frames: &mut FramedRead<impl AsyncRead + Unpin, Frames>, early: Vec<(Stream, Bytes)>, deadline: Instant) -> End {
         let mut words = (LastWord::new(&self.call.nonce), LastWord::new(&self.call.nonce));
         let (mut told, mut quiet) = (None, false);
-        let mut pending = Some((Stream::Stdout, first)).filter(|(_, bytes)| !bytes.is_empty());
+        let mut early = early.into_iter();
         loop {
             if let Some((code, lingering)) = told.filter(|_| quiet) {
                 return End::Told(code, lingering);
@@ -107,7 +107,7 @@ impl Follower {
                 () = tokio::time::sleep_until(deadline) => return End::Due(ExecEnd::TimedOut),
                 permit = self.events.reserve() => match permit { Ok(permit) => permit, Err(_) => return End::Left },
             };
-            let frame = match pending.take() {
+            let frame = match early.next() {
                 Some(frame) => Some(Ok(frame)),
                 None => tokio::select! {
                     biased;

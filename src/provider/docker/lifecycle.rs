@@ -26,6 +26,8 @@ pub(super) struct Facts {
     pub(super) tag: OwnerTag,
     pub(super) workspace: String,
     pub(super) owner: Owner,
+    /// Only volumes and tmpfs can be written to.
+    pub(super) read_only: bool,
 }
 
 impl Docker {
@@ -64,7 +66,7 @@ impl Docker {
         let tag = self.seal.tag_of(&container.name, labels).ok_or_else(foreign)?;
         let workspace = labels.get(WORKSPACE).cloned().ok_or_else(foreign)?;
         let owner = labels.get(USER).and_then(|user| Owner::parse(user)).ok_or_else(foreign)?;
-        Ok(Facts { tag, workspace, owner })
+        Ok(Facts { tag, workspace, owner, read_only: container.host_config.readonly_rootfs })
     }
 
     pub(super) async fn look(&self, binding: &str, id: &str) -> Observation {

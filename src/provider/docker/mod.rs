@@ -32,7 +32,6 @@ pub use address::{Address, Certificates};
 pub use owner::Seal;
 
 use self::binding::Binding;
-use self::config::Config;
 use self::engine::Engine;
 use self::exec::Commands;
 use self::image::Images;
@@ -147,10 +146,9 @@ impl Provider for Docker {
         self.look(binding, provider_ref).await
     }
 
-    async fn realize(&self, provider_ref: &str, spec: &Spec) -> Result<String> {
-        let workspace = Config::of(spec)?.workspace(spec)?;
-        // It was decided when the container was made.
-        Ok(self.facts(provider_ref).await.map(|facts| facts.workspace.clone())?).inspect(|made| debug_assert_eq!(*made, workspace))
+    async fn realize(&self, provider_ref: &str, _spec: &Spec) -> Result<String> {
+        // Decided when the container was made, and made by the engine when it was started.
+        Ok(self.facts(provider_ref).await?.workspace.clone())
     }
 
     async fn start(&self, provider_ref: &str) -> Result<()> {

@@ -96,13 +96,14 @@ impl Docker {
         .await?;
         let owner = archive::Owner { uid: facts.owner.uid, gid: facts.owner.gid };
         let staged = format!("staged-{}", nonce());
-        let (into, prefix, standing) = match mode {
+        let (into, standing) = match mode {
             WriteMode::Replace => {
                 self.stage(container, &facts, &staged).await?;
-                (state(facts.tag.instance), staged.clone(), HashMap::new())
+                (format!("{}/{staged}", state(facts.tag.instance)), HashMap::new())
             }
-            WriteMode::Merge => (facts.workspace.clone(), String::new(), self.standing(container, &facts).await?),
+            WriteMode::Merge => (facts.workspace.clone(), self.standing(container, &facts).await?),
         };
+        let place = Place::of(&into, &facts);
         if mode == WriteMode::Merge {
             let in_the_way = |e: ProviderError| match e.kind {
                 Kind::Invalid => ProviderError::new(Kind::IsADirectory, "a directory is in the way of an entry").because(e),
@@ -115,19 +116,18 @@ impl Docker {
             })
             .await
             .map_err(in_the_way)?;
-            return self.pass_in(container, &into, prefix, owner, again, checked).await.map_err(|e| match e.kind {
+            return self.pass_in(container, place, owner, again, checked).await.map_err(|e| match e.kind {
                 Kind::Full | Kind::NotFound => e,
                 _ => ProviderError::new(Kind::Indeterminate, "the tree was laid over in part").because(e),
             });
         }
-        let laid = self.pass_in(container, &into, prefix, owner, standing, input).await;
-        let staged = format!("{into}/{staged}");
+        let laid = self.pass_in(container, place, owner, standing, input).await;
         if let Err(error) = laid {
             // What was staged goes with the container, should this fail too.
-            let _ = self.control(container, &facts, "remove", &[&staged, "tree"], None).await;
+            let _ = self.control(container, &facts, "remove", &[&into, "tree"], None).await;
             return Err(error);
         }
-        match self.control(container, &facts, "replace", &[&staged, &facts.workspace], None).await?.word.as_str() {
+        match self.control(container, &facts, "replace", &[&into, &facts.workspace], None).await?.word.as_str() {
             "done" => Ok(()),
             _ => Err(ProviderError::new(Kind::Indeterminate, "the workspace was replaced in part")),
         }
@@ -146,19 +146,19 @@ impl Docker {
     async fn pass_in(
         &self,
         container: &str,
-        into: &str,
-        prefix: String,
+        place: Place,
         owner: archive::Owner,
         standing: HashMap<Vec<u8>, Standing>,
         mut input: Box<dyn super::spool::ReadSeek>,
     ) -> Result<()> {
         let (mut writer, tar) = stream::channel();
+        let Place { into, prefix } = place;
         let passing = blocking(move || {
             relay::inward(&mut input, prefix.as_bytes(), owner, &standing, &mut writer)?;
             relay::end(&mut writer)?;
             Ok(writer.finish()?)
         });
-        let (put, passed) = tokio::join!(self.put_stream(container, into, tar, false), passing);
+        let (put, passed) = tokio::join!(self.put_stream(container, &into, tar, false), passing);
         put.and(passed)
     }
 
@@ -189,6 +189,22 @@ impl Docker {
             sum.update(&seen.stamp);
         }
         Ok(hex::encode(sum.finalize()))
+    }
+}
+
+/// Where the engine unpacks, and what every name in the tar begins with. The engine refuses links that leave the directory it
+/// unpacks into, so that is the root wherever it can be.
+struct Place {
+    into: String,
+    prefix: String,
+}
+
+impl Place {
+    fn of(directory: &str, facts: &Facts) -> Self {
+        if facts.read_only {
+            return Self { into: directory.to_owned(), prefix: String::new() };
+        }
+        Self { into: "/".to_owned(), prefix: directory.trim_start_matches('/').to_owned() }
     }
 }
 

@@ -56,11 +56,9 @@ impl Place {
         Subject { provider: &self.provider, spec: &self.spec, commands: Commands::Shell }
     }
 
-    /// The containers of tests that are done and left something; those of other tests carry their own marks.
-    pub fn containers(&self) -> Vec<String> {
-        let left = std::fs::read_dir(self.scratch.path()).unwrap().count();
-        assert_eq!(left, 0, "the scratch directory is empty");
-        Vec::new()
+    /// What was kept on its way into a container, and is still there.
+    pub fn left_over(&self) -> usize {
+        std::fs::read_dir(self.scratch.path()).unwrap().count()
     }
 }
 
@@ -78,4 +76,17 @@ pub fn open(host: &str, scratch: std::path::PathBuf, key: &[u8]) -> Docker {
 /// The same, as everything above a provider knows it.
 pub fn shared(provider: &Docker) -> Arc<dyn Provider> {
     Arc::new(provider.clone())
+}
+
+/// Makes an image of what is put into a directory.
+pub fn import(name: &str, fill: impl FnOnce(&std::path::Path)) -> String {
+    let root = tempfile::tempdir().unwrap();
+    fill(root.path());
+    let tag = format!("berth-test-{name}:{}", std::process::id());
+    let tar = root.path().with_extension("tar");
+    let packed = Command::new("tar").arg("-C").arg(root.path()).arg("-cf").arg(&tar).arg(".").status().unwrap();
+    assert!(packed.success());
+    said(&["import", tar.to_str().unwrap(), &tag]);
+    std::fs::remove_file(tar).unwrap();
+    tag
 }
