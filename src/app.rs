@@ -67,6 +67,11 @@ impl App {
         Ok(Self { address, metrics_address, made_key, berth, listener, metrics, _lock: lock })
     }
 
+    /// The provider of this name, for whoever wants to do something behind the service's back.
+    pub fn provider(&self, kind: &str) -> Option<Arc<dyn Provider>> {
+        self.berth.providers.get(kind)
+    }
+
     /// Answers requests until `stop`, then lets those being answered finish, for a while.
     pub async fn serve(self, stop: CancellationToken) -> Result<()> {
         background::start(&self.berth);

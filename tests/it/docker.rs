@@ -1,7 +1,9 @@
 //! The Docker provider on a real engine, whose address is in `BERTH_TEST_DOCKER` as tests/run.sh sets it.
 
 mod engine;
+mod flow;
 mod provider;
+mod wire;
 
 use berth::provider::conformance::all;
 use engine::Place;
