@@ -76,13 +76,7 @@ pub enum Standing {
 /// in it, so that the engine makes none by its own lights and follows no link that stands in one's place.
 ///
 /// `Invalid` when a directory that stands is in the way of something else; run into a sink, this tells before anything changes.
-pub fn inward(
-    input: &mut dyn Read,
-    prefix: &[u8],
-    owner: Owner,
-    standing: &HashMap<Vec<u8>, Standing>,
-    out: &mut dyn Write,
-) -> Result<()> {
+pub fn inward(input: &mut dyn Read, prefix: &[u8], owner: Owner, standing: &HashMap<Vec<u8>, Standing>, out: &mut dyn Write) -> Result<()> {
     let mut told: HashSet<Vec<u8>> = HashSet::new();
     // A further name says nothing about a file, but an engine believes what stands there.
     let mut modes: HashMap<Vec<u8>, u16> = HashMap::new();

@@ -37,7 +37,8 @@ pub fn write_tar(dir: &Dir, exclude: &[String], out: &mut dyn Write) -> Result<W
     let mut buffer = vec![0; 128 << 10];
     walk(dir, exclude, &mut |item| {
         let mode = mode(item.stat);
-        let mut plain = Plain { kind: b'0', path: item.path, link: b"", mode, size: 0, seconds: item.stat.st_mtime, owner: Owner::default() };
+        let mut plain =
+            Plain { kind: b'0', path: item.path, link: b"", mode, size: 0, seconds: item.stat.st_mtime, owner: Owner::default() };
         match FileType::from_raw_mode(item.stat.st_mode) {
             FileType::Directory => Plain { kind: b'5', ..plain }.write(out),
             FileType::Symlink => {

@@ -1,5 +1,6 @@
 //! The Docker provider on a real engine, whose address is in `BERTH_TEST_DOCKER` as tests/run.sh sets it.
 
+mod crash;
 mod engine;
 mod flow;
 mod provider;

@@ -57,7 +57,9 @@ mod tests {
     fn addresses_are_sockets_or_hosts() {
         assert_eq!(Address::parse("unix:///run/docker.sock"), Ok(Address::Unix("/run/docker.sock".into())));
         assert_eq!(Address::parse("tcp://engine:2376"), Ok(Address::Tcp("engine:2376".to_owned())));
-        for wrong in ["", "unix://docker.sock", "engine:2376", "tcp://engine", "tcp://:1", "tcp://user@engine:1", "tcp://engine:1/x", "ssh://a:1"] {
+        for wrong in
+            ["", "unix://docker.sock", "engine:2376", "tcp://engine", "tcp://:1", "tcp://user@engine:1", "tcp://engine:1/x", "ssh://a:1"]
+        {
             assert!(Address::parse(wrong).is_err(), "{wrong}");
         }
     }

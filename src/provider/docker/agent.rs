@@ -145,7 +145,14 @@ impl Docker {
     }
 
     /// One of Berth's own verbs, as the container's user or another.
-    pub(super) async fn control(&self, id: &str, facts: &Facts, verb: &'static str, arguments: &[&str], user: Option<&str>) -> Result<Said> {
+    pub(super) async fn control(
+        &self,
+        id: &str,
+        facts: &Facts,
+        verb: &'static str,
+        arguments: &[&str],
+        user: Option<&str>,
+    ) -> Result<Said> {
         let call = Call {
             container: id.to_owned(),
             instance: facts.tag.instance,
@@ -172,12 +179,23 @@ impl Docker {
 
     /// Makes what the script could not make.
     pub(super) async fn make_state(&self, id: &str, facts: &Facts) -> Result<()> {
+        self.make_in_state(id, facts, &[("run", 0o1777), ("fence", 0o1777)]).await
+    }
+
+    /// Makes directories of ours, and everything above them.
+    pub(super) async fn make_in_state(&self, id: &str, facts: &Facts, directories: &[(&str, u32)]) -> Result<()> {
         let mut tar = super::tarball::Tarball::new(facts.owner);
-        let state = state(facts.tag.instance);
-        for directory in [STATE.to_owned(), state.clone(), format!("{state}/run"), format!("{state}/fence")] {
-            tar.directory(directory.trim_start_matches('/').as_bytes(), 0o1777);
+        let instance = facts.tag.instance;
+        // Below a read-only root, the place itself is a volume that is there already.
+        let (into, above) = if facts.read_only { (STATE, "") } else { ("/", ".berth/") };
+        if !facts.read_only {
+            tar.directory(STATE.trim_start_matches('/').as_bytes(), 0o1777);
         }
-        self.put_archive(id, "/", tar.finish(), false).await
+        tar.directory(format!("{above}{instance}").as_bytes(), 0o1777);
+        for (name, mode) in directories {
+            tar.directory(format!("{above}{instance}/{name}").as_bytes(), *mode);
+        }
+        self.put_archive(id, into, tar.finish(), false).await
     }
 
     async fn converse(&self, call: &Call) -> Result<Said> {

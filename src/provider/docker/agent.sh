@@ -132,6 +132,16 @@ prune() {
     done
 }
 
+# Removes a tree; without its capabilities root too is held up by a directory that may not be written to.
+wipe() { rm -rf "$1" || { chmod -R u+rwx "$1" && rm -rf "$1"; }; }
+
+# Renames; a directory that may not be written to cannot change its parent.
+rename() {
+    mv -f "$1" "$2" && return 0
+    [ -d "$1" ] && [ ! -L "$1" ] || return 1
+    MODE=$(stat -c %a "$1") && chmod u+w "$1" && mv -f "$1" "$2" && chmod "$MODE" "$2"
+}
+
 # The last word of every verb but `run`.
 say() {
     unregister $$
@@ -209,24 +219,24 @@ remove)
             if [ -e "$F" ] || [ -L "$F" ]; then say full; fi
         done
     fi
-    rm -rf "$1" && [ ! -e "$1" ] && [ ! -L "$1" ] && say done
+    wipe "$1" && [ ! -e "$1" ] && [ ! -L "$1" ] && say done
     say undone
     ;;
 move)
     # from to: an empty directory in the way goes first, or the move would end inside it.
     if [ -d "$2" ] && [ ! -L "$2" ]; then rmdir "$2" || say full; fi
-    mv -f "$1" "$2" && say done
+    rename "$1" "$2" && say done
     say undone
     ;;
 replace)
     # staged workspace: what is staged becomes all that the workspace has.
     for F in "$2"/* "$2"/.[!.]* "$2"/..?*; do
-        if [ -e "$F" ] || [ -L "$F" ]; then rm -rf "$F" || say undone; fi
+        if [ -e "$F" ] || [ -L "$F" ]; then wipe "$F" || say undone; fi
     done
     for F in "$1"/* "$1"/.[!.]* "$1"/..?*; do
-        if [ -e "$F" ] || [ -L "$F" ]; then mv -f "$F" "$2"/ || say undone; fi
+        if [ -e "$F" ] || [ -L "$F" ]; then rename "$F" "$2/${F##*/}" || say undone; fi
     done
-    rm -rf "$1"
+    wipe "$1"
     say done
     ;;
 esac

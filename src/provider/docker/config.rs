@@ -161,7 +161,9 @@ mod tests {
 
     #[test]
     fn nothing_that_reaches_the_host_can_be_asked_for() {
-        assert!(wrong(&json!({ "image": "debian:12", "env": { "A": "b" }, "memory_mb": 64, "tmpfs": { "/tmp": { "size_mb": 8 } } })).is_empty());
+        assert!(
+            wrong(&json!({ "image": "debian:12", "env": { "A": "b" }, "memory_mb": 64, "tmpfs": { "/tmp": { "size_mb": 8 } } })).is_empty()
+        );
         for (key, value) in [
             ("privileged", json!(true)),
             ("binds", json!(["/:/host"])),

@@ -38,14 +38,25 @@ impl Owner {
 impl Docker {
     /// The container of this tag, made and started unless it is there.
     pub(super) async fn make(&self, spec: &Spec, tag: &OwnerTag) -> Result<Made> {
+        self.make_of(spec, tag, None).await
+    }
+
+    /// The same, of another image than the configuration's.
+    pub(super) async fn make_of(&self, spec: &Spec, tag: &OwnerTag, image: Option<Image>) -> Result<Made> {
         let config = Config::of(spec)?;
         let workspace = config.workspace(spec)?;
         if let Some(found) = self.look_by_name(tag).await? {
             return self.adopt(found, tag).await;
         }
-        let image = self.images.get(&self.engine, &config.image).await?;
+        let image = match image {
+            Some(image) => image,
+            None => self.images.get(&self.engine, &config.image).await?,
+        };
         self.images.check(&self.engine, &image).await?;
         let owner = owner_of(&config, &image)?;
+        if config.read_only_root && owner != ROOT {
+            return Err(ProviderError::new(Kind::Invalid, "with a read-only root the user is root, who owns the workspace's volume"));
+        }
         let mut labels = self.seal.labels(tag);
         labels.insert(WORKSPACE.to_owned(), workspace.clone());
         labels.insert(USER.to_owned(), format!("{}:{}", owner.uid, owner.gid));
@@ -63,7 +74,7 @@ impl Docker {
                 Err(failure) => return Err(failure.into()),
             }
         };
-        self.begin(&made.id, &image, owner, &workspace, &config).await?;
+        self.begin(&made.id, &image, owner, &workspace).await?;
         Ok(Made { provider_ref: made.id, provider_expires_at: None })
     }
 
@@ -91,14 +102,14 @@ impl Docker {
             // Whoever made it may not have come to this, or may be at it; each step can be repeated.
             let image: Image = self.engine.get(&format!("/images/{}/json", found.image), &[]).await?;
             let facts = self.facts(&made.provider_ref).await?;
-            self.prepare(&made.provider_ref, facts.owner, &facts.workspace, facts.owner != ROOT || facts.read_only).await?;
+            self.prepare(&made.provider_ref, facts.owner, &facts.workspace, facts.owner != ROOT).await?;
             self.run_or_remove(&made.provider_ref, &image).await?;
         }
         Ok(made)
     }
 
-    async fn begin(&self, id: &str, image: &Image, owner: Owner, workspace: &str, config: &Config) -> Result<()> {
-        let prepared = self.prepare(id, owner, workspace, owner != ROOT || config.read_only_root).await;
+    async fn begin(&self, id: &str, image: &Image, owner: Owner, workspace: &str) -> Result<()> {
+        let prepared = self.prepare(id, owner, workspace, owner != ROOT).await;
         match prepared {
             Ok(()) => self.run_or_remove(id, image).await,
             Err(error) => Err(self.take_back(id, error).await),
@@ -152,8 +163,15 @@ impl Docker {
         let mut env: Vec<String> = config.env.iter().map(|(key, value)| format!("{key}={value}")).collect();
         env.push(OWN.to_owned());
         // What an image of an earlier container brings along is not this one's.
-        let mut all: BTreeMap<String, String> =
-            image.config.as_ref().and_then(|of| of.labels.clone()).unwrap_or_default().into_keys().filter(|key| key.starts_with("berth.")).map(|key| (key, String::new())).collect();
+        let mut all: BTreeMap<String, String> = image
+            .config
+            .as_ref()
+            .and_then(|of| of.labels.clone())
+            .unwrap_or_default()
+            .into_keys()
+            .filter(|key| key.starts_with("berth."))
+            .map(|key| (key, String::new()))
+            .collect();
         all.extend(labels);
         let volumes = if config.read_only_root { vec![workspace, STATE] } else { Vec::new() };
         let mounts: Vec<Value> = volumes.iter().map(|target| json!({ "Type": "volume", "Target": target })).collect();

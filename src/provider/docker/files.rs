@@ -299,7 +299,8 @@ mod tests {
 
     #[test]
     fn records_have_names_of_any_bytes() {
-        let output = b"M 81a4 5 1700000000 9 a bM./odd \n -> xM./odd \n -> x\nM a1ff 3 1 9 a bM./lM'./l' -> '/etc'\nM a1ff 3 1 9 a bM./mM./m -> n\n";
+        let output =
+            b"M 81a4 5 1700000000 9 a bM./odd \n -> xM./odd \n -> x\nM a1ff 3 1 9 a bM./lM'./l' -> '/etc'\nM a1ff 3 1 9 a bM./mM./m -> n\n";
         let output = output.strip_suffix(b"\n").unwrap();
         let found = records(&[output, b"\n"].concat().replace_mark(), b"MARK");
         assert_eq!(found.len(), 3);

@@ -217,13 +217,7 @@ impl Docker {
     }
 
     /// Ends one command, or everything else that is nobody's.
-    pub(super) async fn kill_below(
-        &self,
-        container: &str,
-        facts: &Facts,
-        user: Option<&str>,
-        only: Option<uuid::Uuid>,
-    ) -> Result<()> {
+    pub(super) async fn kill_below(&self, container: &str, facts: &Facts, user: Option<&str>, only: Option<uuid::Uuid>) -> Result<()> {
         let only = only.map(|id| id.to_string()).unwrap_or_default();
         let said = self.control(container, facts, "kill", &[&only], user).await?;
         if said.word == "done" { Ok(()) } else { Err(unproven()) }

@@ -94,7 +94,9 @@ async fn look(engine: &Engine, name: &str) -> Result<Option<Image>> {
 async fn pull(engine: &Engine, name: &str) -> bool {
     use tokio::io::AsyncBufReadExt;
     let (repository, tag) = split(name);
-    let Ok(request) = engine.request(Method::POST, "/images/create", &[("fromImage", repository), ("tag", tag)]).await else { return false };
+    let Ok(request) = engine.request(Method::POST, "/images/create", &[("fromImage", repository), ("tag", tag)]).await else {
+        return false;
+    };
     let Ok(Ok(response)) = tokio::time::timeout(SILENCE, engine.send(request)).await else { return false };
     let mut lines = tokio::io::BufReader::new(body(response)).lines();
     loop {

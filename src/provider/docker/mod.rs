@@ -15,6 +15,7 @@ mod lifecycle;
 mod memory;
 mod owner;
 mod paths;
+mod snapshot;
 mod spool;
 mod tarball;
 mod tree;
@@ -37,8 +38,8 @@ use self::exec::Commands;
 use self::image::Images;
 use self::lifecycle::Facts;
 use super::{
-    ByteStream, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Listed, Lookup, Made, Observation, OwnerTag,
-    Provider, PutOptions, Result, Running, Spec, Traits, TreeRead, WriteMode,
+    ByteStream, CaptureEffect, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Listed, Lookup, Made, Observation,
+    OwnerTag, Provider, PutOptions, Result, Running, Snapshot, Snapshots, Spec, Takeover, Traits, TreeRead, WriteMode,
 };
 
 /// Where Berth keeps what is its own inside a container.
@@ -52,6 +53,7 @@ static TRAITS: Traits = Traits {
     stop_resume: true,
     tells_stopped_from_gone: true,
     capabilities: DIRECT_CAPABILITIES,
+    snapshots: Some(Snapshots { effect: CaptureEffect::Pauses, takeover: Takeover::SameRequest }),
 };
 
 /// What no environment may go beyond.
@@ -189,6 +191,26 @@ impl Provider for Docker {
 
     async fn write_tree(&self, provider_ref: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
         self.write_workspace(provider_ref, tar, mode).await
+    }
+
+    fn snapshot_ref(&self, id: Uuid) -> Option<String> {
+        Some(snapshot::name(id))
+    }
+
+    async fn snapshot(&self, provider_ref: &str, id: Uuid) -> Result<Snapshot> {
+        self.take_snapshot(provider_ref, id).await
+    }
+
+    async fn restore(&self, spec: &Spec, tag: &OwnerTag, snapshot_ref: &str) -> Result<Made> {
+        self.make_of_snapshot(spec, tag, snapshot_ref).await
+    }
+
+    async fn probe_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<bool> {
+        self.has_snapshot(binding, snapshot_ref).await
+    }
+
+    async fn delete_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<Destroyed> {
+        self.remove_snapshot(binding, snapshot_ref).await
     }
 
     async fn read_file(&self, provider_ref: &str, path: &str) -> Result<FileRead> {

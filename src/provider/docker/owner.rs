@@ -52,6 +52,11 @@ impl Seal {
         mac(&self.0, format!("{deployment} {organization} {sandbox} {instance} {generation}").as_bytes())
     }
 
+    /// What a snapshot of this deployment carries.
+    pub(super) fn of_snapshot(&self, id: Uuid) -> String {
+        hex::encode(mac(&self.0, format!("snapshot {id}").as_bytes()).finalize().into_bytes())
+    }
+
     /// The labels of a container of this tag.
     pub(super) fn labels(&self, tag: &OwnerTag) -> Labels {
         let seal = hex::encode(self.mac_of(tag).finalize().into_bytes());

@@ -41,11 +41,8 @@ impl Docker {
         if self.snapshot_image(id).await?.is_some() {
             return Ok(snapshot);
         }
-        let labels: HashMap<&str, String> = HashMap::from([
-            (SNAPSHOT, id.to_string()),
-            (SEAL, self.seal.of_snapshot(id)),
-            (DEPLOYMENT, facts.tag.deployment.to_string()),
-        ]);
+        let labels: HashMap<&str, String> =
+            HashMap::from([(SNAPSHOT, id.to_string()), (SEAL, self.seal.of_snapshot(id)), (DEPLOYMENT, facts.tag.deployment.to_string())]);
         let tag = id.to_string();
         let query = [("container", container), ("repo", REPOSITORY), ("tag", &tag), ("pause", "true")];
         let request = self.engine.request(Method::POST, "/commit", &query).await?.json(&json!({ "Labels": labels }));

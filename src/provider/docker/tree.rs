@@ -98,7 +98,7 @@ impl Docker {
         let staged = format!("staged-{}", nonce());
         let (into, standing) = match mode {
             WriteMode::Replace => {
-                self.stage(container, &facts, &staged).await?;
+                self.make_in_state(container, &facts, &[(&staged, 0o700)]).await?;
                 (format!("{}/{staged}", state(facts.tag.instance)), HashMap::new())
             }
             WriteMode::Merge => (facts.workspace.clone(), self.standing(container, &facts).await?),
@@ -131,16 +131,6 @@ impl Docker {
             "done" => Ok(()),
             _ => Err(ProviderError::new(Kind::Indeterminate, "the workspace was replaced in part")),
         }
-    }
-
-    /// Makes a directory beside the workspace, and whatever is above it.
-    async fn stage(&self, container: &str, facts: &Facts, name: &str) -> Result<()> {
-        let mut tar = super::tarball::Tarball::new(facts.owner);
-        let state = state(facts.tag.instance);
-        tar.directory(super::STATE.trim_start_matches('/').as_bytes(), 0o1777);
-        tar.directory(state.trim_start_matches('/').as_bytes(), 0o1777);
-        tar.directory(format!("{state}/{name}").trim_start_matches('/').as_bytes(), 0o700);
-        self.put_archive(container, "/", tar.finish(), false).await
     }
 
     async fn pass_in(

@@ -15,7 +15,8 @@ use crate::harness::{Db, World, carried, quick, settle, until, want};
 
 /// A world whose environment `boxes` has real containers.
 async fn world(place: &Place) -> World {
-    let world = World::over(Db::Sqlite, Settings { resume_retry: Duration::from_secs(1), ..quick() }, Memory::new(), shared(&place.provider)).await;
+    let world =
+        World::over(Db::Sqlite, Settings { resume_retry: Duration::from_secs(1), ..quick() }, Memory::new(), shared(&place.provider)).await;
     world
         .environment("boxes", |input| {
             input.provider = "docker".to_owned();
@@ -153,7 +154,8 @@ async fn a_stream_that_is_cut_proves_nothing_and_its_command_ends() {
     let place = Place::at(&proxy.address(), json!({ "image": IMAGE }));
     let sandbox = place.subject().sandbox().await;
     proxy.set(Fault::CutStream(200_000));
-    let seen = sandbox.start(berth::provider::conformance::command(["sh", "-c", "seq 1 1000000; sleep 300"].map(str::to_owned).to_vec())).await;
+    let seen =
+        sandbox.start(berth::provider::conformance::command(["sh", "-c", "seq 1 1000000; sleep 300"].map(str::to_owned).to_vec())).await;
     let mut events = seen.events;
     let mut exit = false;
     while let Some(event) = events.recv().await {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth::archive::measure::digest_stream;
 use berth::archive::Limits;
+use berth::archive::measure::digest_stream;
 use berth::id;
 use berth::provider::conformance::{Sandbox, command, outcome, tag};
 use berth::provider::local::Local;
@@ -42,7 +42,10 @@ async fn a_container_is_confined_unasked() {
     let host = &shown[0]["HostConfig"];
     assert_eq!((&host["Privileged"], &host["CapDrop"], &host["CapAdd"]), (&json!(false), &json!(["ALL"]), &json!(null)));
     assert_eq!((&host["SecurityOpt"], &host["NetworkMode"]), (&json!(["no-new-privileges:true"]), &json!("none")));
-    assert_eq!((&host["Binds"], &host["Devices"], &host["PidMode"], &host["UTSMode"]), (&json!(null), &json!(null), &json!(""), &json!("")));
+    assert_eq!(
+        (&host["Binds"], &host["Devices"], &host["PidMode"], &host["UTSMode"]),
+        (&json!(null), &json!(null), &json!(""), &json!(""))
+    );
     assert!(host["Memory"].as_i64() > Some(0) && host["PidsLimit"].as_i64() > Some(0) && host["NanoCpus"].as_i64() > Some(0));
     assert_eq!(shown[0]["Name"], json!(format!("/{}", name(&sandbox))));
     sandbox.end().await;
@@ -56,7 +59,7 @@ async fn what_is_not_ours_is_never_touched() {
     // An image of our container brings its labels along to whoever runs it.
     let image = format!("travelled:{}", sandbox.tag.instance);
     said(&["commit", &sandbox.name, &image]);
-    let stranger = said(&["run", "-d", "--network", "none", &image]);
+    let stranger = said(&["run", "-d", "--network", "none", "--entrypoint", "sleep", &image, "300"]);
     let listed = provider.list(sandbox.tag.deployment).await.unwrap();
     assert_eq!(listed.iter().map(|one| one.provider_ref.as_str()).collect::<Vec<_>>(), [sandbox.name.as_str()]);
     assert_eq!(provider.destroy(&stranger).await.unwrap_err().kind, Kind::Refused);
@@ -227,7 +230,10 @@ async fn the_same_tree_has_the_same_digest_as_on_this_machine() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_user_and_a_read_only_root_work_as_well() {
-    for config in [json!({ "image": IMAGE, "user": "1000:1000" }), json!({ "image": IMAGE, "read_only_root": true, "tmpfs": { "/tmp": { "size_mb": 8 } } })] {
+    for config in [
+        json!({ "image": IMAGE, "user": "1000:1000" }),
+        json!({ "image": IMAGE, "read_only_root": true, "tmpfs": { "/tmp": { "size_mb": 8 } } }),
+    ] {
         let place = Place::with(config.clone());
         let sandbox = place.subject().sandbox().await;
         assert!(sandbox.put("file", b"1").await);

@@ -98,7 +98,9 @@ async fn serve(client: UnixStream, fault: Arc<Mutex<Fault>>) {
             let mine = match now {
                 Fault::Hang => true,
                 Fault::Emptied => line.is_some(),
-                Fault::LoseAnswer(end) => line.as_deref().is_some_and(|line| line.split(['?', ' ']).nth(1).is_some_and(|path| path.ends_with(end))),
+                Fault::LoseAnswer(end) => {
+                    line.as_deref().is_some_and(|line| line.split(['?', ' ']).nth(1).is_some_and(|path| path.ends_with(end)))
+                }
                 Fault::CutStream(_) => line.as_deref().is_some_and(|line| line.contains("/exec/") && line.contains("/start")),
                 Fault::None | Fault::Refuse => false,
             };
@@ -110,7 +112,9 @@ async fn serve(client: UnixStream, fault: Arc<Mutex<Fault>>) {
                 if now == Fault::Hang {
                     std::future::pending::<()>().await;
                 }
-                if now == Fault::Emptied && let Some(answer) = emptied(line.as_deref().unwrap_or_default()) {
+                if now == Fault::Emptied
+                    && let Some(answer) = emptied(line.as_deref().unwrap_or_default())
+                {
                     let _ = answers.send(answer).await;
                     continue;
                 }
