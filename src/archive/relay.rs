@@ -32,7 +32,7 @@ pub fn outward(input: &mut dyn Read, exclude: &[String], out: &mut dyn Write) ->
         if path.is_empty() {
             continue;
         }
-        if ends(&path).any(|end| exclude.matches(&path[..end])) {
+        if ends(path).any(|end| exclude.matches(&path[..end])) {
             excluded.insert(path.to_vec());
             continue;
         }
@@ -72,11 +72,14 @@ pub enum Standing {
     Other,
 }
 
+/// What stands where, by path.
+pub type Standings = HashMap<Vec<u8>, Standing>;
+
 /// Passes on a tar that `digest` has found good, for an engine to unpack below `prefix`: every directory is told before what is
 /// in it, so that the engine makes none by its own lights and follows no link that stands in one's place.
 ///
 /// `Invalid` when a directory that stands is in the way of something else; run into a sink, this tells before anything changes.
-pub fn inward(input: &mut dyn Read, prefix: &[u8], owner: Owner, standing: &HashMap<Vec<u8>, Standing>, out: &mut dyn Write) -> Result<()> {
+pub fn inward(input: &mut dyn Read, prefix: &[u8], owner: Owner, standing: &Standings, out: &mut dyn Write) -> Result<()> {
     let mut told: HashSet<Vec<u8>> = HashSet::new();
     // A further name says nothing about a file, but an engine believes what stands there.
     let mut modes: HashMap<Vec<u8>, u16> = HashMap::new();

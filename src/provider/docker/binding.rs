@@ -55,13 +55,12 @@ impl Binding {
     async fn current(&self, engine: &Engine) -> Result<String> {
         let root = root(engine).await?;
         let known = self.seen.lock().unwrap_or_else(PoisonError::into_inner).ids.get(&root).cloned();
-        let id = match known {
-            Some(id) => id,
-            None => {
-                let info: Info = engine.get("/info", &[]).await?;
-                self.seen.lock().unwrap_or_else(PoisonError::into_inner).ids.insert(root.clone(), info.id.clone());
-                info.id
-            }
+        let id = if let Some(id) = known {
+            id
+        } else {
+            let info: Info = engine.get("/info", &[]).await?;
+            self.seen.lock().unwrap_or_else(PoisonError::into_inner).ids.insert(root.clone(), info.id.clone());
+            info.id
         };
         Ok(format!("docker:{id}/{root}"))
     }

@@ -137,8 +137,8 @@ impl Engine {
         let asked = self.client.get(format!("{}/version", self.base));
         let told: Version = parse(self.answer(asked, LOOK).await?)?;
         let unfit = Failure::Unfit("the container engine has no API version between 1.41 and 1.47");
-        let newest = ApiVersion::parse(&told.api_version).filter(|newest| *newest >= OLDEST);
-        let oldest = told.min_api_version.as_deref().and_then(ApiVersion::parse).unwrap_or(OLDEST);
+        let newest = ApiVersion::parse(&told.newest_api).filter(|newest| *newest >= OLDEST);
+        let oldest = told.oldest_api.as_deref().and_then(ApiVersion::parse).unwrap_or(OLDEST);
         let Some(newest) = newest.filter(|_| oldest <= NEWEST) else { return Err(unfit) };
         let about = About { version: newest.min(NEWEST), architecture: told.arch };
         *self.about.lock().unwrap_or_else(PoisonError::into_inner) = Some(about.clone());

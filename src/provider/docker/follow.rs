@@ -107,15 +107,16 @@ impl Follower {
                 () = tokio::time::sleep_until(deadline) => return End::Due(ExecEnd::TimedOut),
                 permit = self.events.reserve() => match permit { Ok(permit) => permit, Err(_) => return End::Left },
             };
-            let frame = match early.next() {
-                Some(frame) => Some(Ok(frame)),
-                None => tokio::select! {
+            let frame = if let Some(frame) = early.next() {
+                Some(Ok(frame))
+            } else {
+                tokio::select! {
                     biased;
                     () = self.events.closed() => return End::Left,
                     () = self.cancel.cancelled() => return End::Due(ExecEnd::Cancelled),
                     () = tokio::time::sleep_until(deadline) => return End::Due(ExecEnd::TimedOut),
                     frame = frames.next() => frame,
-                },
+                }
             };
             let (stream, output) = match frame {
                 Some(Ok((Stream::Stdout, bytes))) => {

@@ -55,7 +55,7 @@ impl Spool {
     }
 
     /// The content from its beginning.
-    pub(super) async fn read(self) -> Result<ByteStream> {
+    pub(super) fn read(self) -> Result<ByteStream> {
         match self {
             Self::Memory(bytes) => Ok(stream::from_bytes(bytes)),
             Self::File(mut file, _) => {

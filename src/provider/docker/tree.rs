@@ -1,6 +1,5 @@
 //! Whole workspaces, out and in, by the engine's archive endpoint.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io;
 
@@ -11,7 +10,7 @@ use super::Docker;
 use super::agent::{nonce, state};
 use super::lifecycle::Facts;
 use super::spool::Spool;
-use crate::archive::relay::{self, Standing};
+use crate::archive::relay::{self, Standing, Standings};
 use crate::archive::{self, ArchiveCode, ArchiveError, Exclude, Limits};
 use crate::provider::stream::StreamWriter;
 use crate::provider::{ByteStream, FileKind, Kind, ProviderError, Result, TreeRead, WriteMode, stream};
@@ -99,7 +98,7 @@ impl Docker {
         let (into, standing) = match mode {
             WriteMode::Replace => {
                 self.make_in_state(container, &facts, &[(&staged, 0o700)]).await?;
-                (format!("{}/{staged}", state(facts.tag.instance)), HashMap::new())
+                (format!("{}/{staged}", state(facts.tag.instance)), Standings::new())
             }
             WriteMode::Merge => (facts.workspace.clone(), self.standing(container, &facts).await?),
         };
@@ -138,7 +137,7 @@ impl Docker {
         container: &str,
         place: Place,
         owner: archive::Owner,
-        standing: HashMap<Vec<u8>, Standing>,
+        standing: Standings,
         mut input: Box<dyn super::spool::ReadSeek>,
     ) -> Result<()> {
         let (mut writer, tar) = stream::channel();
@@ -152,7 +151,7 @@ impl Docker {
         put.and(passed)
     }
 
-    async fn standing(&self, container: &str, facts: &Facts) -> Result<HashMap<Vec<u8>, Standing>> {
+    async fn standing(&self, container: &str, facts: &Facts) -> Result<Standings> {
         let walked = self.walk(container, &facts.workspace, true).await?;
         let kind = |kind| if kind == FileKind::Directory { Standing::Directory } else { Standing::Other };
         Ok(walked.into_iter().map(|(path, seen)| (path, kind(seen.entry.kind))).collect())

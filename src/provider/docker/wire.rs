@@ -8,9 +8,10 @@ use serde::Deserialize;
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Version {
-    pub(super) api_version: String,
+    #[serde(rename = "ApiVersion")]
+    pub(super) newest_api: String,
     #[serde(rename = "MinAPIVersion")]
-    pub(super) min_api_version: Option<String>,
+    pub(super) oldest_api: Option<String>,
     pub(super) arch: String,
 }
 

@@ -88,7 +88,7 @@ async fn a_container_that_was_stopped_or_paused_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_loses_nothing_and_uses_no_attempt() {
-    let proxy = Proxy::start().await;
+    let proxy = Proxy::start();
     let place = Place::at(&proxy.address(), json!({ "image": IMAGE }));
     let world = world(&place).await;
     let (kept, doomed) = (acquire(&world, "one", "a").await, acquire(&world, "two", "b").await);
@@ -113,7 +113,7 @@ async fn an_outage_loses_nothing_and_uses_no_attempt() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_engine_proves_nothing() {
-    let proxy = Proxy::start().await;
+    let proxy = Proxy::start();
     let place = Place::at(&proxy.address(), json!({ "image": IMAGE }));
     let world = world(&place).await;
     let (kept, doomed) = (acquire(&world, "one", "a").await, acquire(&world, "two", "b").await);
@@ -133,7 +133,7 @@ async fn another_engine_proves_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_answers_make_nothing_twice() {
-    let proxy = Proxy::start().await;
+    let proxy = Proxy::start();
     let place = Place::at(&proxy.address(), json!({ "image": IMAGE }));
     let world = world(&place).await;
     for path in ["/containers/create", "/start"] {
@@ -150,7 +150,7 @@ async fn lost_answers_make_nothing_twice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_cut_proves_nothing_and_its_command_ends() {
-    let proxy = Proxy::start().await;
+    let proxy = Proxy::start();
     let place = Place::at(&proxy.address(), json!({ "image": IMAGE }));
     let sandbox = place.subject().sandbox().await;
     proxy.set(Fault::CutStream(200_000));

@@ -43,7 +43,7 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    pub async fn start() -> Self {
+    pub fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("engine.sock");
         let proxy = Self { _dir: dir, path, fault: Arc::new(Mutex::new(Fault::None)), serving: Mutex::default() };
