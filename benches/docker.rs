@@ -91,7 +91,8 @@ impl Ours {
         let client = Client::builder().no_proxy().build().unwrap();
         let mut ours = Self { client, url: format!("http://{}", server.address), environment: String::new() };
         let wanted = json!({ "name": "boxes", "provider": "docker", "config": { "image": IMAGE } });
-        ours.environment = ours.call(Method::POST, "/v1/environments", Some(wanted)).await["id"].as_str().unwrap().to_owned();
+        let made = ours.call(Method::POST, "/v1/environments", Some(wanted)).await;
+        ours.environment.push_str(made["id"].as_str().unwrap());
         ours
     }
 

@@ -81,6 +81,11 @@ impl Config {
         if !wanted.starts_with('/') || !parts_fit || reserved || wanted.contains('\0') {
             return Err(ProviderError::new(Kind::Invalid, "the workspace must be an absolute path to a directory of its own"));
         }
+        // The engine's archive endpoint sees what lies under a tmpfs and not what is in it.
+        let within = |inner: &str, outer: &str| inner == outer || inner.starts_with(&format!("{outer}/"));
+        if self.tmpfs.keys().any(|path| within(wanted, path) || within(path, wanted)) {
+            return Err(ProviderError::new(Kind::Invalid, "the workspace must not be in a tmpfs, nor a tmpfs in it"));
+        }
         Ok(wanted.to_owned())
     }
 
@@ -207,6 +212,11 @@ mod tests {
         assert_eq!(workspace(Some("/home/agent/")).unwrap(), "/home/agent");
         for wrong in ["", "/", "relative", "/a/../b", "/proc", "/dev/shm", "/.berth", "/etc/x", "//a"] {
             assert!(workspace(Some(wrong)).is_err(), "{wrong}");
+        }
+        for tmpfs in ["/a", "/a/b", "/a/b/c"] {
+            let config = json!({ "image": "a", "tmpfs": { tmpfs: { "size_mb": 1 } } });
+            let spec = Spec { config, workspace_path: Some("/a/b".to_owned()) };
+            assert!(Config::of(&spec).unwrap().workspace(&spec).is_err(), "{tmpfs}");
         }
     }
 

@@ -19,7 +19,7 @@ async fn world(place: &Place) -> World {
         World::over(Db::Sqlite, Settings { resume_retry: Duration::from_secs(1), ..quick() }, Memory::new(), shared(&place.provider)).await;
     world
         .environment("boxes", |input| {
-            input.provider = "docker".to_owned();
+            input.provider = "docker".into();
             input.config = json!({ "image": IMAGE });
         })
         .await;

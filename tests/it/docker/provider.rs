@@ -107,7 +107,7 @@ async fn a_fork_bomb_ends_and_the_workspace_stays() {
     let place = Place::with(json!({ "image": IMAGE, "pids": 64, "cpus": 0.5 }));
     let sandbox = place.subject().sandbox().await;
     sandbox.put("kept", b"content").await;
-    let bomb = ExecSpec { timeout: Duration::from_secs(1), ..command(sh("b() { b | b & }; b; sleep 100")) };
+    let bomb = ExecSpec { timeout: Duration::from_secs(1), ..command(sh("b() { b | b & }; (b) & while :; do :; done")) };
     let exit = sandbox.run(bomb).await.exit;
     assert_eq!((exit.end, exit.process_tree_killed), (ExecEnd::TimedOut, true));
     // With the container, if nothing else would do: then it is stopped, and starts again with its files.
