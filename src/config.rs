@@ -76,7 +76,7 @@ pub struct Settings {
     /// Serve the provider `local`, which runs commands as this user, on an address others can reach [default: false]
     #[arg(long, env = "BERTH_LOCAL_ALLOW_REMOTE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub local_allow_remote: Option<bool>,
-    /// The container engine: `unix:///path` or `tcp://host:port` [default: that of `DOCKER_HOST`, else <unix:///var/run/docker.sock>]
+    /// The container engine: `unix:///path` or `tcp://host:port` [default: `DOCKER_HOST`, else this machine's socket]
     #[arg(long, env = "BERTH_DOCKER_HOST", value_name = "ADDRESS")]
     pub docker_host: Option<String>,
     /// The directory with ca.pem, cert.pem and key.pem for an engine behind TLS [default: no TLS]

@@ -154,6 +154,10 @@ async fn a_stream_that_is_cut_proves_nothing_and_its_command_ends() {
     let place = Place::at(&proxy.address(), json!({ "image": IMAGE }));
     let sandbox = place.subject().sandbox().await;
     proxy.set(Fault::CutStream(200_000));
+    // Connections of before are closed, and whoever kept one finds out by using it.
+    for _ in 0..5 {
+        let _ = place.subject().provider.binding().await;
+    }
     let seen =
         sandbox.start(berth::provider::conformance::command(["sh", "-c", "seq 1 1000000; sleep 300"].map(str::to_owned).to_vec())).await;
     let mut events = seen.events;
