@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs every benchmark in release mode and prints a table for the README; fails if one of them misses its must. With
-# BERTH_TEST_POSTGRES=postgres://… it measures PostgreSQL too.
+# BERTH_TEST_POSTGRES=postgres://… it measures PostgreSQL too, and with BERTH_TEST_DOCKER=unix://… an engine with the tests' image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 failed=0
 lines=$(mktemp)
 trap 'rm -f "$lines"' EXIT
-for bench in start lease_read acquire_postgres acquire_sqlite; do
+for bench in start lease_read acquire_postgres acquire_sqlite docker; do
     cargo bench --locked --quiet --bench "$bench" | tee -a "$lines" || failed=1
 done
 

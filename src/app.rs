@@ -19,6 +19,7 @@ use crate::background;
 use crate::config::{Config, Hidden};
 use crate::http;
 use crate::ops::{self, Berth};
+use crate::provider::docker::{Address, Ceilings, Certificates, Docker, DockerSettings, Seal};
 use crate::provider::local::Local;
 use crate::provider::memory::Memory;
 use crate::provider::registry::Registry;
@@ -68,6 +69,11 @@ impl App {
         Ok(Self { address, metrics_address, made_key, berth, listener, metrics, cors_origins: config.cors_origins.clone(), _lock: lock })
     }
 
+    /// The provider of this name, for whoever wants to do something behind the service's back.
+    pub fn provider(&self, kind: &str) -> Option<Arc<dyn Provider>> {
+        self.berth.providers.get(kind)
+    }
+
     /// Answers requests until `stop`, then lets those being answered finish, for a while.
     pub async fn serve(self, stop: CancellationToken) -> Result<()> {
         background::start(&self.berth);
@@ -108,7 +114,9 @@ pub async fn open_berth(config: &Config) -> Result<(Arc<Berth>, Option<DataLock>
     let lock = if config.is_embedded() { Some(DataLock::take(&config.data_dir)?) } else { None };
     let store = open_store(config).await?;
     store.migrate().await.map_err(|error| format!("BERTH_DATABASE_URL: the schema cannot be brought up to date: {error}"))?;
-    let providers = providers(config)?;
+    let deployment = async { store.read().await?.deployment().await };
+    let deployment = deployment.await.map_err(|error| format!("BERTH_DATABASE_URL: the deployment cannot be read: {error}"))?;
+    let providers = providers(config, &Seal::of(&deployment.signing_key))?;
     let blobs = Blobs::open(config.archive_url.reveal()).map_err(|error| format!("BERTH_ARCHIVE_URL: {error}"))?;
     let berth = Berth::open(store, providers, blobs, settings(config)).await.map_err(|error| error.to_string())?;
     Ok((berth, lock))
@@ -120,7 +128,7 @@ pub async fn open_store(config: &Config) -> Result<Store> {
     opened.map_err(|error| format!("BERTH_DATABASE_URL: the database cannot be opened ({error})"))
 }
 
-fn providers(config: &Config) -> Result<Registry> {
+fn providers(config: &Config, seal: &Seal) -> Result<Registry> {
     let mut wired: Vec<Arc<dyn Provider>> = Vec::new();
     for name in &config.providers {
         match name.as_str() {
@@ -129,10 +137,29 @@ fn providers(config: &Config) -> Result<Registry> {
                 let settings = LocalSettings { root: config.data_dir.join("local"), shim };
                 wired.push(Arc::new(Local::open(&settings).map_err(|error| format!("BERTH_DATA_DIR: provider local: {error}"))?));
             }
+            "docker" => wired.push(Arc::new(docker(config, seal)?)),
             _ => wired.push(Arc::new(Memory::new())),
         }
     }
     Registry::new(wired).map_err(|error| format!("BERTH_PROVIDERS: {error}"))
+}
+
+fn docker(config: &Config, seal: &Seal) -> Result<Docker> {
+    let of = &config.docker;
+    let settings = DockerSettings {
+        address: Address::parse(&of.host).map_err(|why| format!("BERTH_DOCKER_HOST: {why}"))?,
+        certificates: of.cert_path.clone().map(Certificates),
+        ceilings: Ceilings {
+            memory_mb: of.max_memory_mb,
+            cpus: of.max_cpus,
+            pids: of.max_pids,
+            networks: of.networks.clone(),
+            runtimes: of.runtimes.clone(),
+        },
+        scratch: config.data_dir.join("docker"),
+        seal: seal.clone(),
+    };
+    Docker::open(settings).map_err(|error| format!("BERTH_DOCKER_CERT_PATH: {error}"))
 }
 
 /// What the verbs need to know of the configuration.

@@ -70,12 +70,33 @@ pub struct Settings {
     /// The first key of an empty database, 32 to 255 visible ASCII characters [default: one is made and shown]
     #[arg(long, env = "BERTH_BOOTSTRAP_KEY", value_name = "KEY", hide_env_values = true)]
     pub bootstrap_key: Option<Hidden>,
-    /// Which providers may be used, separated by commas: local, memory [default: local]
+    /// Which providers may be used, separated by commas: local, docker, memory [default: local, and docker if its host is set]
     #[arg(long, env = "BERTH_PROVIDERS", value_name = "NAMES", value_delimiter = ',')]
     pub providers: Option<Vec<String>>,
     /// Serve the provider `local`, which runs commands as this user, on an address others can reach [default: false]
     #[arg(long, env = "BERTH_LOCAL_ALLOW_REMOTE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub local_allow_remote: Option<bool>,
+    /// The container engine: `unix:///path` or `tcp://host:port` [default: `DOCKER_HOST`, else this machine's socket]
+    #[arg(long, env = "BERTH_DOCKER_HOST", value_name = "ADDRESS")]
+    pub docker_host: Option<String>,
+    /// The directory with ca.pem, cert.pem and key.pem for an engine behind TLS [default: no TLS]
+    #[arg(long, env = "BERTH_DOCKER_CERT_PATH", value_name = "DIRECTORY")]
+    pub docker_cert_path: Option<PathBuf>,
+    /// The most memory a container may ask for, in MiB [default: 8192]
+    #[arg(long, env = "BERTH_DOCKER_MAX_MEMORY_MB", value_name = "MIB")]
+    pub docker_max_memory_mb: Option<u64>,
+    /// The most processors a container may ask for [default: 8]
+    #[arg(long, env = "BERTH_DOCKER_MAX_CPUS", value_name = "COUNT")]
+    pub docker_max_cpus: Option<f64>,
+    /// The most processes a container may ask for [default: 4096]
+    #[arg(long, env = "BERTH_DOCKER_MAX_PIDS", value_name = "COUNT")]
+    pub docker_max_pids: Option<u64>,
+    /// Networks that containers may ask for besides none and bridge, separated by commas [default: no others]
+    #[arg(long, env = "BERTH_DOCKER_NETWORKS", value_name = "NAMES", value_delimiter = ',')]
+    pub docker_networks: Option<Vec<String>>,
+    /// Runtimes that containers may ask for, such as runsc, separated by commas [default: the engine's own alone]
+    #[arg(long, env = "BERTH_DOCKER_RUNTIMES", value_name = "NAMES", value_delimiter = ',')]
+    pub docker_runtimes: Option<Vec<String>>,
     /// How often expired leases are looked for, in milliseconds [default: 5000]
     #[arg(long, env = "BERTH_REAPER_PERIOD_MS", value_name = "MS")]
     pub reaper_period_ms: Option<u64>,
@@ -127,6 +148,13 @@ impl Settings {
             bootstrap_key,
             providers,
             local_allow_remote,
+            docker_host,
+            docker_cert_path,
+            docker_max_memory_mb,
+            docker_max_cpus,
+            docker_max_pids,
+            docker_networks,
+            docker_runtimes,
             reaper_period_ms,
             orphan_grace_seconds,
             provision_wait_seconds,
@@ -168,6 +196,8 @@ pub struct Config {
     pub providers: Vec<String>,
     /// Whether `local` may be served on an address others can reach.
     pub local_allow_remote: bool,
+    /// The container engine.
+    pub docker: DockerConfig,
     /// How often expired leases are looked for.
     pub reaper_period: Duration,
     /// How long a provider's object may be unknown before it is an orphan.
@@ -188,8 +218,29 @@ pub struct Config {
     pub log_format: LogFormat,
 }
 
+/// How the container engine is reached, and what no environment may go beyond.
+#[derive(Clone, Debug)]
+pub struct DockerConfig {
+    /// `unix://…` or `tcp://…`.
+    pub host: String,
+    /// The directory of the client's certificates.
+    pub cert_path: Option<PathBuf>,
+    /// The most memory of one container, in MiB.
+    pub max_memory_mb: u64,
+    /// The most processors of one container.
+    pub max_cpus: f64,
+    /// The most processes of one container.
+    pub max_pids: u64,
+    /// Networks besides `none` and `bridge`.
+    pub networks: Vec<String>,
+    /// Runtimes besides the engine's default.
+    pub runtimes: Vec<String>,
+}
+
+/// Where an engine is unless somebody says otherwise.
+const DOCKER_HOST: &str = "unix:///var/run/docker.sock";
 /// Providers that can be named.
-const PROVIDERS: [&str; 2] = ["local", "memory"];
+const PROVIDERS: [&str; 3] = ["local", "docker", "memory"];
 /// The deadline of a provision; no request waits longer.
 const PROVISION_DEADLINE: u64 = 600;
 
@@ -198,6 +249,20 @@ impl Config {
     pub fn new(settings: Settings) -> Result<Self, String> {
         let data_dir = settings.data_dir.unwrap_or_else(|| PathBuf::from("./data"));
         let below = |prefix: &str, name: &str| Hidden(format!("{prefix}:{}", data_dir.join(name).display()));
+        // Who names an engine means to use it.
+        let docker = settings.docker_host.is_some().then(|| "docker".to_owned());
+        let unsaid = || std::iter::once("local".to_owned()).chain(docker).collect();
+        let providers = settings.providers.unwrap_or_else(unsaid);
+        let named = || std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
+        let docker = DockerConfig {
+            host: settings.docker_host.or_else(named).unwrap_or_else(|| DOCKER_HOST.to_owned()),
+            cert_path: settings.docker_cert_path,
+            max_memory_mb: settings.docker_max_memory_mb.unwrap_or(8192),
+            max_cpus: settings.docker_max_cpus.unwrap_or(8.0),
+            max_pids: settings.docker_max_pids.unwrap_or(4096),
+            networks: settings.docker_networks.unwrap_or_default(),
+            runtimes: settings.docker_runtimes.unwrap_or_default(),
+        };
         let config = Self {
             listen: settings.listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7070))),
             metrics_listen: settings.metrics_listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7071))),
@@ -205,8 +270,9 @@ impl Config {
             database_max_connections: settings.database_max_connections.unwrap_or(10),
             archive_url: settings.archive_url.unwrap_or_else(|| below("file", "archives")),
             bootstrap_key: settings.bootstrap_key,
-            providers: settings.providers.unwrap_or_else(|| vec!["local".to_owned()]),
+            providers,
             local_allow_remote: settings.local_allow_remote.unwrap_or(false),
+            docker,
             reaper_period: Duration::from_millis(settings.reaper_period_ms.unwrap_or(5_000)),
             orphan_grace: Duration::from_secs(settings.orphan_grace_seconds.unwrap_or(120)),
             provision_wait: Duration::from_secs(settings.provision_wait_seconds.unwrap_or(120)),
@@ -245,6 +311,14 @@ impl Config {
         for name in self.providers.iter().filter(|name| !PROVIDERS.contains(&name.as_str())) {
             demand(false, &format!("BERTH_PROVIDERS names {name}; known are {}", PROVIDERS.join(", ")));
         }
+        demand(
+            self.docker.max_memory_mb >= 16 && self.docker.max_pids >= 16 && (0.01..=1024.0).contains(&self.docker.max_cpus),
+            "BERTH_DOCKER_MAX_MEMORY_MB and BERTH_DOCKER_MAX_PIDS must be at least 16, and BERTH_DOCKER_MAX_CPUS 0.01 to 1024",
+        );
+        demand(
+            self.docker.networks.iter().all(|name| name != "host" && !name.contains(':')),
+            "BERTH_DOCKER_NETWORKS must name networks of the engine; host and container:… are none that a sandbox may have",
+        );
         demand(!self.reaper_period.is_zero(), "BERTH_REAPER_PERIOD_MS must be at least 1");
         demand(!self.capture_timeout.is_zero(), "BERTH_CAPTURE_TIMEOUT_SECONDS must be at least 1");
         demand(

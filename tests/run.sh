@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every test on SQLite and on a PostgreSQL of its own, on a bare Debian or Ubuntu machine with Rust. Installs what is missing,
-# starts it on private ports and directories, stops what it started, and ends with a count.
+# Runs every test on SQLite, on a PostgreSQL and on a Docker engine of its own, on a bare Debian or Ubuntu machine with Rust. Installs
+# what is missing, starts it on private ports and directories, stops what it started, and ends with a count.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -60,15 +60,68 @@ start_postgres() {
     export BERTH_TEST_POSTGRES="postgres://postgres@127.0.0.1:$port"
 }
 
-filter=()
+# Tries an engine with these options; true once it answers.
+try_engine() {
+    local dir="$scratch/docker" pid
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    as_root setsid dockerd --data-root "$dir/data" --exec-root "$dir/exec" -H "unix://$dir/docker.sock" -p "$dir/pid" "$@" >"$dir/log" 2>&1 &
+    for _ in $(seq 150); do
+        if as_root docker -H "unix://$dir/docker.sock" version >/dev/null 2>&1; then
+            pid=$(as_root cat "$dir/pid")
+            # Its containers go first, or their mounts would outlive it.
+            stop+=("remove_containers unix://$dir/docker.sock; as_root kill $pid; wait_gone $pid; as_root rm -rf $dir")
+            as_root chmod 755 "$dir"
+            as_root chmod 666 "$dir/docker.sock"
+            return 0
+        fi
+        kill -0 $! 2>/dev/null || return 1
+        sleep 0.2
+    done
+    as_root kill "$(as_root cat "$dir/pid")" 2>/dev/null || true
+    return 1
+}
+
+remove_containers() {
+    local container
+    for container in $(as_root docker -H "$1" ps -aq); do as_root docker -H "$1" rm -f "$container"; done
+}
+wait_gone() { for _ in $(seq 100); do as_root kill -0 "$1" 2>/dev/null || return 0; sleep 0.2; done; }
+
+start_docker() {
+    command -v dockerd >/dev/null && command -v docker >/dev/null && [ -x /bin/busybox ] || install docker.io busybox-static || return 1
+    command -v dockerd >/dev/null || return 1
+    # No bridge: what the tests run needs no network, and not every machine lets one be made.
+    try_engine --iptables=false --bridge=none --storage-driver=overlay2 || try_engine --iptables=false --bridge=none --storage-driver=vfs || return 1
+    export BERTH_TEST_DOCKER="unix://$scratch/docker/docker.sock"
+    local root="$scratch/image"
+    mkdir -p "$root/bin" "$root/etc" "$root/tmp"
+    chmod 1777 "$root/tmp"
+    cp /bin/busybox "$root/bin/busybox"
+    local applet
+    for applet in $(/bin/busybox --list); do
+        [ "$applet" = busybox ] || ln -s busybox "$root/bin/$applet"
+    done
+    echo 'root:x:0:0::/:/bin/sh' >"$root/etc/passwd"
+    tar -C "$root" -c . | docker -H "$BERTH_TEST_DOCKER" import - berth-test:1 >/dev/null
+}
+
+skip=()
 if ! start_postgres; then
     missing "PostgreSQL could not be started"
-    filter=(--skip postgres)
+    skip+=(postgres)
+fi
+if ! start_docker; then
+    missing "a Docker engine could not be started"
+    skip+=(^docker::)
 fi
 
+filter=()
 if cargo nextest --version >/dev/null 2>&1; then
-    [ ${#filter[@]} -eq 0 ] || filter=(-E 'not test(postgres)')
-    cargo nextest run --locked --features testing --no-fail-fast "${filter[@]}" "$@"
+    wanted="all()"
+    for word in "${skip[@]}"; do wanted="$wanted - test(/$word/)"; done
+    cargo nextest run --locked --features testing --no-fail-fast -E "$wanted" "$@"
 else
+    for word in "${skip[@]}"; do filter+=(--skip "${word#^}"); done
     cargo test --locked --features testing --no-fail-fast -- "${filter[@]}" "$@"
 fi

@@ -34,6 +34,8 @@ pub(super) enum Kind {
     Symlink(Vec<u8>),
     /// The target in normal form.
     HardLink(Vec<u8>),
+    /// A device or a pipe.
+    Special,
 }
 
 /// A tar being read.
@@ -81,6 +83,11 @@ impl<'a> Entries<'a> {
         }
     }
 
+    /// How much of the present file is still to be read.
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
     /// Reads content of the present file; 0 at its end.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
@@ -110,7 +117,7 @@ impl<'a> Entries<'a> {
             b'1' => Kind::HardLink(self.normal(&link)?),
             b'2' => Kind::Symlink(target(&normal, link)?),
             b'S' => return Err(ArchiveError::invalid("sparse entries are not supported")),
-            b'3' | b'4' | b'6' => return Err(ArchiveError::unsafe_at(&normal, "is a device or a pipe")),
+            b'3' | b'4' | b'6' => Kind::Special,
             _ => return Err(ArchiveError::unsafe_at(&normal, "is of a kind that no workspace holds")),
         };
         if !matches!(kind, Kind::File) && size != 0 {

@@ -2,14 +2,14 @@
 
 /// Patterns over relative paths. One without a slash matches any component of that name; one with a slash inside or in
 /// front matches that path from the root. `*` stands for any bytes within a component. What lies below a match is out too.
-pub(super) struct Exclude {
+pub struct Exclude {
     names: Vec<Vec<u8>>,
     paths: Vec<Vec<Vec<u8>>>,
 }
 
 impl Exclude {
     /// Reads patterns; empty ones, and empty components, mean nothing.
-    pub(super) fn new(patterns: &[String]) -> Self {
+    pub fn new(patterns: &[String]) -> Self {
         let mut exclude = Self { names: Vec::new(), paths: Vec::new() };
         for pattern in patterns {
             let parts: Vec<Vec<u8>> =
@@ -24,7 +24,7 @@ impl Exclude {
     }
 
     /// Whether this path is out; its ancestors are known not to be.
-    pub(super) fn matches(&self, path: &[u8]) -> bool {
+    pub fn matches(&self, path: &[u8]) -> bool {
         let parts = || path.split(|&byte| byte == b'/');
         self.names.iter().any(|name| parts().next_back().is_some_and(|last| glob(name, last)))
             || self

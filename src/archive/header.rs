@@ -92,6 +92,16 @@ pub(super) struct Plain<'a> {
     pub(super) mode: u16,
     pub(super) size: u64,
     pub(super) seconds: i64,
+    pub(super) owner: Owner,
+}
+
+/// Whom an entry belongs to. Berth's own archives belong to nobody, which is written as root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The user's number.
+    pub uid: u32,
+    /// The group's number.
+    pub gid: u32,
 }
 
 impl Plain<'_> {
@@ -109,7 +119,7 @@ impl Plain<'_> {
         header.set_mode(self.mode.into());
         header.set_size(self.size);
         header.set_mtime(u64::try_from(self.seconds).unwrap_or(0));
-        finish(&mut header, self.kind, out)
+        finish(&mut header, self.kind, self.owner, out)
     }
 }
 
@@ -123,16 +133,16 @@ fn long(out: &mut dyn Write, kind: u8, name: &[u8]) -> Result<()> {
     header.set_mode(0o644);
     header.set_mtime(0);
     header.set_size(name.len() as u64 + 1);
-    finish(&mut header, kind, out)?;
+    finish(&mut header, kind, Owner::default(), out)?;
     out.write_all(name)?;
     out.write_all(&[0])?;
     Ok(pad(out, name.len() as u64 + 1)?)
 }
 
-fn finish(header: &mut Header, kind: u8, out: &mut dyn Write) -> Result<()> {
+fn finish(header: &mut Header, kind: u8, owner: Owner, out: &mut dyn Write) -> Result<()> {
     header.as_old_mut().linkflag = [kind];
-    header.set_uid(0);
-    header.set_gid(0);
+    header.set_uid(owner.uid.into());
+    header.set_gid(owner.gid.into());
     header.set_cksum();
     Ok(out.write_all(header.as_bytes())?)
 }

@@ -10,6 +10,7 @@ mod ledger;
 pub mod measure;
 mod pax;
 pub mod pipe;
+pub mod relay;
 mod scan;
 mod squeeze;
 pub mod tree;
@@ -25,6 +26,8 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
 
 pub use blob::{Blobs, Packed};
+pub use exclude::Exclude;
+pub use header::Owner;
 pub use tree::{ALGORITHM, digest};
 pub use unpack::{Existing, unpack};
 pub use walk::{Walked, stat_digest, write_tar};

@@ -8,7 +8,7 @@ use super::cursor::split;
 use super::entries::{Entries, Kind};
 use super::header::Mtime;
 use super::ledger::{Directory, File, Ledger, MODE_BITS, child};
-use super::{Limits, Result, Tree};
+use super::{ArchiveError, Limits, Result, Tree};
 
 /// Where checked entries go. Paths are in normal form and their directories were told before.
 pub(super) trait Sink {
@@ -36,6 +36,9 @@ pub(super) fn scan(tar: &mut dyn Read, limits: &Limits, sink: &mut dyn Sink) -> 
     let mut buffer = vec![0; 64 << 10];
     while let Some(entry) = entries.next()? {
         let path = &entry.path;
+        if matches!(entry.kind, Kind::Special) {
+            return Err(ArchiveError::unsafe_at(path, "is a device or a pipe"));
+        }
         let (parent, name) = split(path);
         let inner = if matches!(entry.kind, Kind::Directory) { path } else { parent };
         let (at, number) = ledger.enter(inner, &mut |path, parent| sink.directory(path, parent))?;
@@ -43,6 +46,7 @@ pub(super) fn scan(tar: &mut dyn Read, limits: &Limits, sink: &mut dyn Sink) -> 
         match entry.kind {
             // The root belongs to whoever unpacks.
             Kind::Directory if number == 0 => {}
+            Kind::Special => {}
             Kind::Directory => ledger.tell(number, entry.mode, entry.mtime),
             Kind::File => {
                 ledger.expect_file(&key, path)?;

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::cursor::{Cursor, open_directory, split};
 use super::exclude::Exclude;
-use super::header::{BLOCK, Plain, pad};
+use super::header::{BLOCK, Owner, Plain, pad};
 use super::ledger::MODE_BITS;
 use super::{ArchiveError, Result, shown};
 
@@ -37,7 +37,8 @@ pub fn write_tar(dir: &Dir, exclude: &[String], out: &mut dyn Write) -> Result<W
     let mut buffer = vec![0; 128 << 10];
     walk(dir, exclude, &mut |item| {
         let mode = mode(item.stat);
-        let mut plain = Plain { kind: b'0', path: item.path, link: b"", mode, size: 0, seconds: item.stat.st_mtime };
+        let mut plain =
+            Plain { kind: b'0', path: item.path, link: b"", mode, size: 0, seconds: item.stat.st_mtime, owner: Owner::default() };
         match FileType::from_raw_mode(item.stat.st_mode) {
             FileType::Directory => Plain { kind: b'5', ..plain }.write(out),
             FileType::Symlink => {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::{Configured, story};
@@ -11,8 +12,9 @@ use crate::config::{Config, Settings};
 use crate::{id, telemetry};
 
 /// Runs the demo; an error names the step that did not hold.
-pub async fn run(configured: Configured) -> Result<()> {
-    let settings = configured.settings()?;
+pub async fn run(configured: Configured, provider: &str, image: &str) -> Result<()> {
+    let mut settings = configured.settings()?;
+    settings.providers = Some(vec![provider.to_owned()]);
     let scratch = settings.data_dir.is_none().then(Scratch::make).transpose()?;
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let data_dir = settings.data_dir.clone().or_else(|| scratch.as_ref().map(|scratch| scratch.0.clone()));
@@ -31,9 +33,11 @@ pub async fn run(configured: Configured) -> Result<()> {
     let app = App::open(&config).await?;
     println!("Berth listens on http://{} and keeps its data in {}.\n", app.address, config.data_dir.display());
     let url = format!("http://{}", app.address);
+    let sandboxes = app.provider(provider).ok_or_else(|| format!("there is no provider {provider}"))?;
+    let wanted = if provider == "docker" { json!({ "image": image }) } else { json!({}) };
     let stop = CancellationToken::new();
     let telling = async {
-        let told = story::tell(&url, &key, &config.data_dir).await;
+        let told = story::tell(&url, &key, &*sandboxes, &wanted).await;
         stop.cancel();
         told
     };

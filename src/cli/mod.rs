@@ -38,7 +38,16 @@ enum Command {
         configured: Configured,
     },
     /// Tell the whole story against a real sandbox, and check it.
-    Demo(Configured),
+    Demo {
+        /// Whose sandbox: local, or docker.
+        #[arg(long, default_value = "local")]
+        provider: String,
+        /// The image of a docker sandbox.
+        #[arg(long, default_value = "debian:stable-slim")]
+        image: String,
+        #[command(flatten)]
+        configured: Configured,
+    },
     /// Print the API description.
     Openapi,
     /// Manage API keys.
@@ -79,7 +88,7 @@ pub async fn run() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Serve(configured) => serve::run(configured).await,
         Command::Migrate { check, configured } => migrate::run(configured, check).await,
-        Command::Demo(configured) => demo::run(configured).await,
+        Command::Demo { provider, image, configured } => demo::run(configured, &provider, &image).await,
         Command::Openapi => {
             print!("{}", openapi::text());
             Ok(())

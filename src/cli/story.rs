@@ -1,6 +1,5 @@
 //! The story of the demo: work, loss and recovery, each step done over HTTP and then checked.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use reqwest::{Client, Method, RequestBuilder};
@@ -8,14 +7,18 @@ use serde_json::{Value, json};
 
 use crate::app::Result;
 use crate::id;
+use crate::provider::{Observation, Provider};
 
 const NOTE: &str = "remember me\n";
 /// How often a pending answer is looked at again before the demo gives up.
 const LOOKS: usize = 120;
 
 /// Tells it; stops at the first step that does not hold.
-pub async fn tell(url: &str, key: &str, data_dir: &Path) -> Result<()> {
-    let teller = Teller::new(url, key)?;
+pub async fn tell(url: &str, key: &str, provider: &dyn Provider, config: &Value) -> Result<()> {
+    let mut teller = Teller::new(url, key)?;
+    let wanted = json!({ "name": format!("demo-{}", id::new()), "provider": provider.traits().kind, "config": config });
+    let environment = teller.good(teller.ask(Method::POST, "/v1/environments").json(&wanted)).await?;
+    teller.environment = text(&environment["id"]).to_owned();
     let scope = json!({ "session": format!("demo-{}", id::new()) });
 
     let first = teller.acquire("run-1", &scope).await?;
@@ -49,8 +52,7 @@ pub async fn tell(url: &str, key: &str, data_dir: &Path) -> Result<()> {
     done("run-2 acquires it again", "the same instance, with run-1's file");
 
     let instance = teller.get(&format!("/v1/instances/{}", text(&second["instance_id"]))).await?;
-    let place = directory_of(data_dir, &instance).ok_or("the instance has no directory under the data directory")?;
-    std::fs::remove_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;
+    provider.destroy(text(&instance["provider_ref"])).await.map_err(|error| error.to_string())?;
     done("somebody destroys the sandbox", "behind Berth's back");
 
     let lost = teller.refused(teller.write(&second, Method::POST, "/exec").json(&json!({ "command": "true" }))).await?;
@@ -75,7 +77,11 @@ pub async fn tell(url: &str, key: &str, data_dir: &Path) -> Result<()> {
     let rows = ledger["items"].as_array().cloned().unwrap_or_default();
     holds("the ledger knows both instances", rows.len() == 2, &ledger)?;
     holds("neither of them lives", rows.iter().all(|row| row["status"] == "destroyed" || row["status"] == "lost"), &ledger)?;
-    holds("nothing of them is on the disk", rows.iter().all(|row| directory_of(data_dir, row).is_none()), &ledger)?;
+    let binding = provider.binding().await.map_err(|error| error.to_string())?;
+    for row in &rows {
+        let seen = provider.observe(&binding, text(&row["provider_ref"])).await;
+        holds("the provider has nothing of them", seen == Observation::Absent, &ledger)?;
+    }
     done("nothing is left", "one instance lost, one destroyed, none alive");
     Ok(())
 }
@@ -92,35 +98,18 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The directory whose name is, or holds, the instance's id or the provider's name of it.
-fn directory_of(data_dir: &Path, instance: &Value) -> Option<PathBuf> {
-    let names = [text(&instance["provider_ref"]), text(&instance["id"])];
-    let mut open = vec![(data_dir.to_owned(), 0)];
-    while let Some((dir, depth)) = open.pop() {
-        for entry in std::fs::read_dir(dir).ok()?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if names.iter().any(|wanted| !wanted.is_empty() && name.contains(wanted)) {
-                return Some(entry.path());
-            }
-            if depth < 2 {
-                open.push((entry.path(), depth + 1));
-            }
-        }
-    }
-    None
-}
-
 /// Who speaks HTTP for the story.
 struct Teller {
     client: Client,
     url: String,
     key: String,
+    environment: String,
 }
 
 impl Teller {
     fn new(url: &str, key: &str) -> Result<Self> {
         let client = Client::builder().timeout(Duration::from_secs(150)).no_proxy().build().map_err(|error| error.to_string())?;
-        Ok(Self { client, url: url.to_owned(), key: key.to_owned() })
+        Ok(Self { client, url: url.to_owned(), key: key.to_owned(), environment: String::new() })
     }
 
     fn ask(&self, method: Method, path: &str) -> RequestBuilder {
@@ -176,7 +165,7 @@ impl Teller {
     }
 
     async fn acquire(&self, holder: &str, scope: &Value) -> Result<Value> {
-        let wanted = json!({ "environment": "default", "holder": holder, "scope": scope, "policy": "reuse_by_environment" });
+        let wanted = json!({ "environment": self.environment, "holder": holder, "scope": scope, "policy": "reuse_by_environment" });
         let request = self.ask(Method::POST, "/v1/leases").json(&wanted);
         self.settled(request, "/v1/leases", |lease| lease["status"] != "pending").await
     }

@@ -36,7 +36,9 @@ pub async fn first_start(berth: &Berth, bootstrap_key: Option<&str>) -> Result<O
         created_at: now,
     };
     tx.insert_key(&key, &key::hash(secret)).await?;
-    if let Some(provider) = berth.providers.all().next()
+    // A provider that has to be told what to run cannot be anybody's default.
+    let unasked = |kind: &str| berth.providers.check_config(kind, &serde_json::json!({})).is_ok();
+    if let Some(provider) = berth.providers.all().find(|provider| unasked(provider.traits().kind))
         && tx.environment_named(organization.id, "default").await?.is_none()
     {
         let mut environment = defaults(organization.id, "default", provider.traits().kind);

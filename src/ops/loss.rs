@@ -39,7 +39,8 @@ pub async fn investigate(berth: &std::sync::Arc<Berth>, instance: &Instance) -> 
         Observation::Absent | Observation::Present(Presence::Ended) => {
             Ok(if settle(berth, instance.id, "not_found", None).await? { Found::Lost } else { Found::Unproven })
         }
-        Observation::Present(Presence::Stopped) => {
+        // Frozen by somebody else: a start thaws it, behind the fence of the grant it is started for.
+        Observation::Present(Presence::Stopped | Presence::Paused) => {
             super::resume::settle_by_observation(berth, instance).await?;
             Ok(Found::Stopped)
         }

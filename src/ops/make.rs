@@ -116,7 +116,7 @@ async fn create(
                 return Ok(made.provider_ref);
             }
             Err(error) => {
-                let surely_not = !perhaps && matches!(error.kind, Kind::Refused | Kind::Invalid | Kind::Unsupported);
+                let surely_not = !perhaps && matches!(error.kind, Kind::Refused | Kind::Invalid | Kind::NoImage | Kind::Unsupported);
                 if attempt < 2 && by_tag && error.kind.is_transient() {
                     perhaps = true;
                     tokio::time::sleep(pause).await;

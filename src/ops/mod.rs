@@ -207,6 +207,7 @@ pub(crate) fn provider_failed(error: &crate::provider::ProviderError) -> Error {
         Kind::Throttled(wait) => Error::new(Code::ProviderUnavailable, "The provider asks for fewer calls.").retry_after(wait),
         Kind::Indeterminate => Error::new(Code::ProviderTimeout, "The provider's answer was lost; whether it happened is being found out."),
         Kind::Invalid => Error::new(Code::ConfigInvalid, format!("The provider cannot work with this configuration: {}.", error.message)),
+        Kind::NoImage => Error::new(Code::ImageUnavailable, format!("The sandbox's image cannot be used: {}.", error.message)),
         Kind::Unsupported => Error::new(Code::CapabilityNotGranted, "This provider has no such verb."),
         Kind::Full => Error::new(Code::StorageFull, "The provider's storage is full."),
         Kind::NotFound => crate::store::fence::instance_lost(),

@@ -185,7 +185,7 @@ pub(super) async fn settle_start(berth: &Berth, instance: &Instance, grant_seq: 
 /// driver settles.
 pub(super) fn unstarted(seen: Observation) -> Option<InstanceEvent> {
     match seen {
-        Observation::Present(Presence::Stopped) => Some(InstanceEvent::StartFailed),
+        Observation::Present(Presence::Stopped | Presence::Paused) => Some(InstanceEvent::StartFailed),
         Observation::Present(Presence::Running) => Some(InstanceEvent::Ready),
         _ => None,
     }
@@ -213,14 +213,14 @@ pub(super) async fn settle_by_observation(berth: &Arc<Berth>, instance: &Instanc
             drop(tx);
             return loss::settle(berth, instance.id, "not_found", None).await.map(|_| ());
         }
-        (InstanceStatus::Running, Observation::Present(Presence::Stopped)) => InstanceEvent::SeenStopped,
+        (InstanceStatus::Running, Observation::Present(Presence::Stopped | Presence::Paused)) => InstanceEvent::SeenStopped,
         (InstanceStatus::Draining, Observation::Present(Presence::Stopped)) => {
             // Its drainer goes on with it: nothing runs in it any more, and at rest it is stopped.
             (row.stopped_at, row.quiet, row.observed_at) = (row.stopped_at.or(Some(now)), true, Some(now));
             tx.save_instance(&row, was, now).await?;
             return Ok(tx.commit().await?);
         }
-        (InstanceStatus::Starting, Observation::Present(Presence::Stopped)) => InstanceEvent::StartFailed,
+        (InstanceStatus::Starting, Observation::Present(Presence::Stopped | Presence::Paused)) => InstanceEvent::StartFailed,
         (InstanceStatus::Starting, Observation::Present(Presence::Running)) => InstanceEvent::Ready,
         _ => return Ok(()),
     };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// Why a provider call did not do what was asked. Only certainty deletes: everything but `Refused`, `NotFound`,
-/// `Invalid` and `Unsupported` leaves open whether it happened.
+/// `Invalid`, `NoImage` and `Unsupported` leaves open whether it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Surely did not happen: refused before it began (also connection refused, or a missing socket, on create).
@@ -21,6 +21,8 @@ pub enum Kind {
     Indeterminate,
     /// The configuration can never work.
     Invalid,
+    /// The image is not to be had; nothing was made.
+    NoImage,
     /// Storage at the provider is full.
     Full,
     /// The exec wrapper found a newer fence: the command was not started and never will be.
@@ -50,6 +52,7 @@ impl Kind {
             Self::Transient => "transient",
             Self::Indeterminate => "indeterminate",
             Self::Invalid => "invalid",
+            Self::NoImage => "no_image",
             Self::Full => "full",
             Self::Fenced => "fenced",
             Self::Path => "path",
@@ -80,6 +83,11 @@ impl ProviderError {
     /// A failure of this kind, in our own words.
     pub fn new(kind: Kind, message: &'static str) -> Self {
         Self { kind, message, source: None }
+    }
+
+    /// What every verb about snapshots answers at a provider that takes none.
+    pub fn no_snapshots() -> Self {
+        Self::new(Kind::Unsupported, "this provider takes no snapshots of its own")
     }
 
     /// Keeps the cause for a debugger; it is never shown, stored or logged.

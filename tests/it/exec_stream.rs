@@ -74,7 +74,7 @@ both! {
     async fn a_client_that_leaves_kills_its_command_unless_it_is_kept(world) {
         let wire = world.serve().await;
         let lease = world.acquire("h", "s").await.unwrap();
-        let mut left = open(&wire, &lease, json!({ "command": "sleep", "args": ["25"] })).await;
+        let mut left = open(&wire, &lease, json!({ "command": "sleep", "args": ["25000"] })).await;
         let start = lines(&left.chunk().await.unwrap().unwrap());
         drop(left);
         until("it is dead", async || !runs(&world, &lease).await).await;

@@ -8,6 +8,7 @@ mod browsers;
 mod counterexamples;
 mod crash;
 mod dirty_gate;
+mod docker;
 mod downloads;
 mod environments;
 mod events;

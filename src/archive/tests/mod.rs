@@ -15,7 +15,7 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use tempfile::TempDir;
 
-use super::header::{Plain, pad};
+use super::header::{Owner, Plain, pad};
 use super::{ArchiveCode, Existing, Limits, Result, Tree};
 
 /// A tar made by hand, entry by entry.
@@ -26,7 +26,7 @@ impl Tar {
     /// Any entry at all, however wrong.
     pub(super) fn entry(mut self, kind: u8, path: &[u8], link: &[u8], mode: u16, content: &[u8]) -> Self {
         let size = content.len() as u64;
-        Plain { kind, path, link, mode, size, seconds: 1_700_000_000 }.write(&mut self.0).unwrap();
+        Plain { kind, path, link, mode, size, seconds: 1_700_000_000, owner: Owner::default() }.write(&mut self.0).unwrap();
         self.0.extend_from_slice(content);
         pad(&mut self.0, size).unwrap();
         self

@@ -49,7 +49,8 @@ impl Site {
         self.start(&[("BERTH_BOOTSTRAP_KEY", KEY), ("BERTH_CRASH_AT", crash_at)]).await
     }
 
-    async fn start(&self, more: &[(&str, &str)]) -> Server {
+    /// A server with settings of its own.
+    pub async fn start(&self, more: &[(&str, &str)]) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
         command.arg("serve").env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         let settings = [

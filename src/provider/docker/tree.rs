@@ -1,0 +1,202 @@
+//! Whole workspaces, out and in, by the engine's archive endpoint.
+
+use std::fmt::Write as _;
+use std::io;
+
+use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
+
+use super::Docker;
+use super::agent::{nonce, state};
+use super::lifecycle::Facts;
+use super::spool::Spool;
+use crate::archive::relay::{self, Standing, Standings};
+use crate::archive::{self, ArchiveCode, ArchiveError, Exclude, Limits};
+use crate::provider::stream::StreamWriter;
+use crate::provider::{ByteStream, FileKind, Kind, ProviderError, Result, TreeRead, WriteMode, stream};
+
+fn refused(error: ArchiveError) -> ProviderError {
+    let (kind, message) = match error.code {
+        ArchiveCode::Unsafe => (Kind::Path, "the tar leads out of the workspace"),
+        ArchiveCode::Invalid => (Kind::Invalid, "the tar is malformed"),
+        ArchiveCode::Limit => (Kind::Invalid, "the tar is larger than allowed"),
+        ArchiveCode::Full => (Kind::Full, "the disk is full"),
+        ArchiveCode::HashMismatch | ArchiveCode::Missing | ArchiveCode::Storage => (Kind::Transient, "the disk failed"),
+    };
+    ProviderError::new(kind, message).because(error)
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> archive::Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(refused),
+        Err(e) => Err(ProviderError::new(Kind::Indeterminate, "the work broke off").because(e)),
+    }
+}
+
+impl Docker {
+    /// The workspace as a tar.
+    pub(super) async fn read_workspace(&self, container: &str, exclude: &[String]) -> Result<TreeRead> {
+        let facts = self.facts(container).await?;
+        let Some((stat, packed)) = self.get_archive(container, &facts.workspace).await? else { return Err(no_workspace()) };
+        if stat.kind() != FileKind::Directory {
+            return Err(no_workspace());
+        }
+        let (writer, tar) = stream::channel();
+        let (count, skipped) = oneshot::channel();
+        let (docker, container, exclude) = (self.clone(), container.to_owned(), exclude.to_vec());
+        self.commands.tasks.spawn(async move {
+            // What breaks off drops the writer, which the reader sees as an error; a reader that left ends this.
+            if let Ok((writer, skipped)) = docker.pass_out(&container, &facts.workspace, packed, exclude, writer).await {
+                let _ = count.send(skipped);
+                let _ = blocking(move || Ok(writer.finish()?)).await;
+            }
+        });
+        Ok(TreeRead { tar, skipped })
+    }
+
+    async fn pass_out(
+        &self,
+        container: &str,
+        workspace: &str,
+        packed: ByteStream,
+        exclude: Vec<String>,
+        mut writer: StreamWriter,
+    ) -> Result<(StreamWriter, u64)> {
+        let (feeding, mut input) = stream::feed(packed);
+        let passing = blocking(move || relay::outward(&mut input, &exclude, &mut writer).map(|relayed| (relayed, writer)));
+        let (_, passed) = tokio::join!(feeding, passing);
+        let (relayed, mut writer) = passed?;
+        for path in relayed.left {
+            let name = String::from_utf8(path.clone()).map_err(|_| ProviderError::new(Kind::Invalid, "a hard link's name is not UTF-8"))?;
+            let Some((_, packed)) = self.get_archive(container, &format!("{workspace}/{name}")).await? else { return Err(no_workspace()) };
+            let (feeding, mut input) = stream::feed(packed);
+            let passing = blocking(move || relay::one_outward(&mut input, &path, &mut writer).map(|()| writer));
+            let (_, passed) = tokio::join!(feeding, passing);
+            writer = passed?;
+        }
+        let writer = blocking(move || {
+            relay::end(&mut writer)?;
+            Ok(writer)
+        });
+        Ok((writer.await?, relayed.skipped))
+    }
+
+    /// Lays a tar over the workspace, or makes the workspace exactly the tar.
+    pub(super) async fn write_workspace(&self, container: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+        let facts = self.facts(container).await?;
+        // Judged as a whole before anything changes.
+        let spool = Spool::fill(tar, &self.scratch).await?;
+        let mut input = spool.blocking()?;
+        let mut input = blocking(move || {
+            archive::digest(&mut input, &Limits::default())?;
+            input.rewind()?;
+            Ok(input)
+        })
+        .await?;
+        let owner = archive::Owner { uid: facts.owner.uid, gid: facts.owner.gid };
+        let staged = format!("staged-{}", nonce());
+        let (into, standing) = match mode {
+            WriteMode::Replace => {
+                self.make_in_state(container, &facts, &[(&staged, 0o700)]).await?;
+                (format!("{}/{staged}", state(facts.tag.instance)), Standings::new())
+            }
+            WriteMode::Merge => (facts.workspace.clone(), self.standing(container, &facts).await?),
+        };
+        let place = Place::of(&into, &facts);
+        if mode == WriteMode::Merge {
+            let in_the_way = |e: ProviderError| match e.kind {
+                Kind::Invalid => ProviderError::new(Kind::IsADirectory, "a directory is in the way of an entry").because(e),
+                _ => e,
+            };
+            let (checked, again) = blocking(move || {
+                relay::inward(&mut input, b"", owner, &standing, &mut io::sink())?;
+                input.rewind()?;
+                Ok((input, standing))
+            })
+            .await
+            .map_err(in_the_way)?;
+            return self.pass_in(container, place, owner, again, checked).await.map_err(|e| match e.kind {
+                Kind::Full | Kind::NotFound => e,
+                _ => ProviderError::new(Kind::Indeterminate, "the tree was laid over in part").because(e),
+            });
+        }
+        let laid = self.pass_in(container, place, owner, standing, input).await;
+        if let Err(error) = laid {
+            // What was staged goes with the container, should this fail too.
+            let _ = self.control(container, &facts, "remove", &[&into, "tree"], None).await;
+            return Err(error);
+        }
+        match self.control(container, &facts, "replace", &[&into, &facts.workspace], None).await?.word.as_str() {
+            "done" => Ok(()),
+            _ => Err(ProviderError::new(Kind::Indeterminate, "the workspace was replaced in part")),
+        }
+    }
+
+    async fn pass_in(
+        &self,
+        container: &str,
+        place: Place,
+        owner: archive::Owner,
+        standing: Standings,
+        mut input: Box<dyn super::spool::ReadSeek>,
+    ) -> Result<()> {
+        let (mut writer, tar) = stream::channel();
+        let Place { into, prefix } = place;
+        let passing = blocking(move || {
+            relay::inward(&mut input, prefix.as_bytes(), owner, &standing, &mut writer)?;
+            relay::end(&mut writer)?;
+            Ok(writer.finish()?)
+        });
+        let (put, passed) = tokio::join!(self.put_stream(container, &into, tar, false), passing);
+        put.and(passed)
+    }
+
+    async fn standing(&self, container: &str, facts: &Facts) -> Result<Standings> {
+        let walked = self.walk(container, &facts.workspace, true).await?;
+        let kind = |kind| if kind == FileKind::Directory { Standing::Directory } else { Standing::Other };
+        Ok(walked.into_iter().map(|(path, seen)| (path, kind(seen.entry.kind))).collect())
+    }
+
+    /// A digest of everything that a change would touch.
+    pub(super) async fn stamp(&self, container: &str, exclude: &[String]) -> Result<String> {
+        let facts = self.facts(container).await?;
+        let exclude = Exclude::new(exclude);
+        let out = |path: &[u8]| {
+            let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
+            ends.any(|end| exclude.matches(&path[..end]))
+        };
+        let mut sum = Sha256::new();
+        for (path, seen) in self.walk(container, &facts.workspace, true).await? {
+            if matches!(seen.entry.kind, FileKind::Other) || out(&path) {
+                continue;
+            }
+            let mut head = String::new();
+            // Writing to a string cannot fail.
+            let _ = write!(head, "{} {} ", path.len(), seen.stamp.len());
+            sum.update(head);
+            sum.update(&path);
+            sum.update(&seen.stamp);
+        }
+        Ok(hex::encode(sum.finalize()))
+    }
+}
+
+/// Where the engine unpacks, and what every name in the tar begins with. The engine refuses links that leave the directory it
+/// unpacks into, so that is the root wherever it can be.
+struct Place {
+    into: String,
+    prefix: String,
+}
+
+impl Place {
+    fn of(directory: &str, facts: &Facts) -> Self {
+        if facts.read_only {
+            return Self { into: directory.to_owned(), prefix: String::new() };
+        }
+        Self { into: "/".to_owned(), prefix: directory.trim_start_matches('/').to_owned() }
+    }
+}
+
+fn no_workspace() -> ProviderError {
+    ProviderError::new(Kind::FileNotFound, "the workspace is gone")
+}
