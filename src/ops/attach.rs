@@ -103,7 +103,8 @@ async fn point(tx: &mut Tx, sandbox: &mut Sandbox, to: &Checkpoint, now: Time) -
     let settled = of_this_instance && to.consistency != Some(Consistency::Live);
     sandbox.current_checkpoint_id = Some(to.id);
     sandbox.pointer_seq += 1;
-    sandbox.synced_seq = to.workspace_seq.filter(|_| settled);
+    // With nothing live the pointer is all there is, and nothing is behind it.
+    sandbox.synced_seq = if sandbox.instance_id.is_none() { Some(sandbox.workspace_seq) } else { to.workspace_seq.filter(|_| settled) };
     sandbox.diverged = sandbox.instance_id.is_some() && !of_this_instance;
     Ok(tx.save_sandbox(sandbox, now).await?)
 }

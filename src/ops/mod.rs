@@ -48,11 +48,13 @@ pub mod release;
 pub mod renew;
 pub mod restore;
 pub mod resume;
+pub mod retain;
 pub mod rollback;
 pub mod sandbox;
 pub mod succeed;
 pub mod sweep;
 pub mod sync;
+pub mod take;
 pub mod tasks;
 pub mod terminate;
 #[cfg(test)]

@@ -213,6 +213,9 @@ pub(super) async fn settle_content(tx: &mut Tx, sandbox: &mut Sandbox, instance:
                 (row.attached_at, row.detached_at) = (Some(now), None);
                 tx.save_checkpoint(&row, known.status, now).await?;
             } else {
+                if !tx.hold_artifact(row.artifact_id.unwrap_or_default()).await? {
+                    return Err(StoreError::Moved.into());
+                }
                 tx.insert_checkpoint(&row).await?;
             }
         }

@@ -44,10 +44,14 @@ pub async fn record(berth: &Berth, caller: &Caller, id: Uuid, input: Record) -> 
         Kind::ProviderNative => None,
         Kind::PortableWorkspace => {
             let sha256 = input.workspace_revision.rsplit(':').next().unwrap_or_default();
-            let uploaded = tx.stored_artifact(id, sha256).await?;
-            Some(uploaded.ok_or_else(|| {
+            let missing = || {
                 Error::new(Code::CheckpointUnavailable, "No archive with this SHA-256 was uploaded under this sandbox; upload it first.")
-            })?)
+            };
+            let (artifact, _) = tx.stored_artifact(id, input.kind, sha256).await?.ok_or_else(missing)?;
+            if !tx.hold_artifact(artifact).await? {
+                return Err(missing());
+            }
+            Some(artifact)
         }
     };
     let row = Checkpoint {

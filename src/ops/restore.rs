@@ -54,9 +54,10 @@ pub async fn restore(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Resto
         let chosen = tx.checkpoint(caller.organization, input.checkpoint_id).await?.filter(|c| c.sandbox_id == sandbox.id);
         chosen.ok_or_else(|| Error::not_found("checkpoint"))?;
         let rests = matches!(fenced.instance.status, InstanceStatus::Running | InstanceStatus::Stopped);
-        let detail = if rests { "restore" } else { "transition" };
         let gate = if rests {
-            tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, detail, fenced.now, berth.settings.provision_deadline).await?
+            // Its name keeps the checkpoint from being collected meanwhile.
+            let detail = format!("restore {}", input.checkpoint_id);
+            tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, &detail, fenced.now, berth.settings.provision_deadline).await?
         } else {
             None
         };
@@ -75,7 +76,7 @@ pub async fn restore(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Resto
         let holder = tx.claim_of(sandbox.id, ClaimKind::Gate).await?;
         drop(tx);
         if !berth.work.line(fenced.sandbox.id).until_changed(patience).await {
-            return Err(gate_closed(holder.as_ref().map_or(detail, |h| h.detail.as_str())));
+            return Err(gate_closed(holder.as_ref().map_or("transition", |h| h.detail.as_str())));
         }
     };
     let receiver = spawn(berth, intent, gate, patience);

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -15,7 +16,10 @@ use crate::archive::{ArchiveCode, ArchiveError, ByteStream, Limits};
 use crate::error::{Code, Error, Result};
 use crate::model::checkpoint::{Checkpoint, Kind, Tree, portable_revision};
 use crate::model::key::Scope;
-use crate::store::checkpoint::NewArtifact;
+use crate::store::artifact::{NewArtifact, StoredArtifact};
+
+/// An upload that has not ended after this span never will; what there is of it is deleted.
+const UPLOAD_ENDS: Duration = Duration::from_secs(24 * 3600);
 
 /// An archive that is stored and may be recorded within 24 hours.
 #[derive(Clone, Debug)]
@@ -47,6 +51,17 @@ pub async fn upload(
     drop(tx);
     let artifact = crate::id::new();
     let key = format!("{}/{sandbox}/{artifact}.tar.zst", caller.organization);
+    let registered = NewArtifact {
+        id: artifact,
+        organization_id: caller.organization,
+        sandbox_id: sandbox,
+        kind: Kind::PortableWorkspace,
+        object_key: &key,
+    };
+    let mut tx = berth.store.begin().await?;
+    let now = tx.now().await?;
+    tx.register_artifact(&registered, now.after(UPLOAD_ENDS), now).await?;
+    tx.commit().await?;
     let sum = Arc::new(Mutex::new(Sha256::new()));
     let hashed = Box::pin(Hashed { body, sum: Arc::clone(&sum) });
     let packed = berth.blobs.put_upload(&key, hashed, &Limits::default()).await.map_err(|e| refused(&e))?;
@@ -57,19 +72,10 @@ pub async fn upload(
     }
     let tree = super::capture::tree_of(&packed);
     let size_bytes = i64::try_from(packed.size_bytes).unwrap_or(i64::MAX);
+    let stored = StoredArtifact { archive_sha256: &packed.archive_sha256, size_bytes, tree: Some(&tree), provider: None };
     let mut tx = berth.store.begin().await?;
     let now = tx.now().await?;
-    let row = NewArtifact {
-        id: artifact,
-        organization_id: caller.organization,
-        sandbox_id: sandbox,
-        kind: Kind::PortableWorkspace,
-        object_key: &key,
-        archive_sha256: &packed.archive_sha256,
-        size_bytes,
-        tree: &tree,
-    };
-    tx.insert_artifact(&row, now).await?;
+    tx.publish_artifact(artifact, Kind::PortableWorkspace, &stored, now).await?;
     tx.commit().await?;
     Ok(Uploaded {
         workspace_revision: portable_revision(now, &packed.archive_sha256),
@@ -108,7 +114,7 @@ pub async fn download(
     range: Option<Range<u64>>,
 ) -> Result<(Checkpoint, ByteStream)> {
     let row = super::checkpoint::get(berth, caller, sandbox, checkpoint).await?;
-    let Some(key) = row.object_key.clone().filter(|_| row.kind == Kind::PortableWorkspace) else {
+    let Some(key) = row.object_key.clone().filter(|_| row.kind == Kind::PortableWorkspace && row.archive_sha256.is_some()) else {
         return Err(Error::new(Code::CheckpointUnavailable, "This checkpoint has no portable archive."));
     };
     let told = |e: ArchiveError| make::archive_failed(&e);
