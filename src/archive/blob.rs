@@ -86,6 +86,16 @@ impl Blobs {
         self.put(key, body, limits, Form::TarOrZstd).await
     }
 
+    /// Stores a few bytes as they are, then reads them back; their SHA-256 in hexadecimal and their number.
+    pub async fn put_bytes(&self, key: &str, bytes: Vec<u8>) -> Result<(String, u64)> {
+        let mut sum = Sum::new(io::sink());
+        io::Write::write_all(&mut sum, &bytes)?;
+        let (size, sha256) = (sum.size, sum.hex());
+        self.store.put(&location(key)?, bytes.into()).await?;
+        self.verify(key, &sha256, size).await?;
+        Ok((sha256, size))
+    }
+
     /// Reads a stored archive to its end and compares. `Missing`, or `HashMismatch` when size or hash differ.
     pub async fn verify(&self, key: &str, sha256: &str, size: u64) -> Result<()> {
         let found = self.get(key, GetOptions::default()).await?;

@@ -2,6 +2,7 @@
 
 pub mod blob;
 mod cursor;
+pub mod descriptor;
 mod entries;
 mod exclude;
 mod header;
@@ -10,6 +11,7 @@ mod ledger;
 pub mod measure;
 mod pax;
 pub mod pipe;
+pub mod receipt;
 mod scan;
 mod squeeze;
 pub mod tree;

@@ -140,18 +140,26 @@ pub struct Checkpoint {
 
 /// The revision of a portable archive: when it was captured and the SHA-256 of its bytes.
 pub fn portable_revision(captured_at: Time, archive_sha256: &str) -> String {
-    format!("wa1:{:013}:{archive_sha256}", captured_at.0)
+    revision(Kind::PortableWorkspace, captured_at, archive_sha256)
+}
+
+/// The revision of these bytes: what they are, when they were captured and their SHA-256.
+pub fn revision(kind: Kind, captured_at: Time, archive_sha256: &str) -> String {
+    format!("{}:{:013}:{archive_sha256}", prefix(kind), captured_at.0)
+}
+
+fn prefix(kind: Kind) -> &'static str {
+    match kind {
+        Kind::PortableWorkspace => "wa1",
+        Kind::ProviderNative => "wa2",
+    }
 }
 
 /// Whether a revision is well formed and of this kind: `wa1:` portable, `wa2:` native, 13 digits, 64 hex digits.
 pub fn revision_is(revision: &str, kind: Kind) -> bool {
     let mut parts = revision.split(':');
-    let prefix = match kind {
-        Kind::PortableWorkspace => "wa1",
-        Kind::ProviderNative => "wa2",
-    };
     let hex64 = |s: &str| s.len() == 64 && s.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    parts.next() == Some(prefix)
+    parts.next() == Some(prefix(kind))
         && parts.next().is_some_and(|ms| ms.len() == 13 && ms.bytes().all(|b| b.is_ascii_digit()))
         && parts.next().is_some_and(hex64)
         && parts.next().is_none()

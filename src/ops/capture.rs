@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::input::Capture;
 use super::take::{Taken, take};
 use super::view::Answered;
-use super::{Berth, Caller, retain};
+use super::{Berth, Caller, quiet, retain};
 use crate::archive::Packed;
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
@@ -42,6 +42,8 @@ struct Intent {
     /// The holder asked for it: it ends a divergence.
     explicit: bool,
     exclude: Vec<String>,
+    /// Whatever was admitted before is surely over.
+    certain: bool,
     /// The artifact registered for the bytes, and where they go.
     artifact: Uuid,
     key: String,
@@ -116,19 +118,11 @@ fn spawn(berth: &Arc<Berth>, intent: Intent, gate: Claimed, patience: Instant) -
 }
 
 async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, patience: Instant) -> Result<Checkpoint> {
-    let line = berth.work.line(intent.instance.sandbox_id);
-    loop {
-        if berth.store.read().await?.running_operations(intent.instance.sandbox_id).await?.is_empty() {
-            break;
-        }
-        if !line.until_changed(patience).await {
-            let error = Error::new(
-                Code::OperationsInProgress,
-                "Commands are still running; a capture waits for them. Try again when they have ended.",
-            );
-            fail(berth, intent, &error).await;
-            return Err(error.retry_after(Duration::from_secs(1)));
-        }
+    if !quiet::operations_ended(berth, intent.instance.sandbox_id, patience).await? {
+        let detail = "Commands are still running; a capture waits for them. Try again when they have ended.";
+        let error = Error::new(Code::OperationsInProgress, detail);
+        fail(berth, intent, &error).await;
+        return Err(error.retry_after(Duration::from_secs(1)));
     }
     take_and_publish(berth, intent, gate, true).await
 }
@@ -136,7 +130,7 @@ async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, pa
 /// Whatever goes wrong, the row says so, unless it was published after all: then the answer of that commit was lost, and the
 /// bytes are the pointer's.
 async fn take_and_publish(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, give_back: bool) -> Result<Checkpoint> {
-    let done = match take(berth, &intent.instance, &intent.exclude, &intent.key).await {
+    let done = match take(berth, &intent.instance, &intent.exclude, &intent.key, intent.certain).await {
         Ok(taken) => publish(berth, intent, &taken, gate, give_back).await,
         Err(error) => Err(error),
     };
@@ -147,14 +141,15 @@ async fn take_and_publish(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, g
     done
 }
 
-/// Saves the workspace of a draining instance under the gate its drainer holds; the gate stays with the drainer.
-pub async fn automatic(berth: &Arc<Berth>, instance: &Instance, gate: &Claimed) -> Result<Checkpoint> {
+/// Saves the workspace of a draining instance under the gate its drainer holds; the gate stays with the drainer. Not `certain`: no
+/// kill of what ran was confirmed, so the checkpoint is `live` and makes nothing clean.
+pub async fn automatic(berth: &Arc<Berth>, instance: &Instance, gate: &Claimed, certain: bool) -> Result<Checkpoint> {
     let mut tx = berth.store.begin().await?;
     let sandbox = tx.lock_sandbox(instance.sandbox_id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     tx.prove(gate).await?;
     let now = tx.now().await?;
     give_up_captures(&mut tx, sandbox.id, now).await?;
-    let intent = intend(&mut tx, &sandbox, instance.clone(), gate, now, false).await?;
+    let intent = Intent { certain, ..intend(&mut tx, &sandbox, instance.clone(), gate, now, false).await? };
     tx.insert_checkpoint(&intent.checkpoint).await?;
     tx.commit().await?;
     take_and_publish(berth, &intent, gate, false).await
@@ -212,6 +207,7 @@ async fn intend(tx: &mut Tx, sandbox: &Sandbox, instance: Instance, gate: &Claim
         attach: true,
         explicit,
         exclude,
+        certain: true,
         artifact,
         key,
     })
@@ -231,7 +227,7 @@ async fn publish(berth: &Berth, intent: &Intent, taken: &Taken, gate: &Claimed, 
         tree: Some(&tree),
         provider: None,
     };
-    tx.publish_artifact(intent.artifact, Kind::PortableWorkspace, &stored, now).await?;
+    tx.publish_artifact(intent.artifact, &stored, now).await?;
     let mut row = intent.checkpoint.clone();
     row.workspace_revision = Some(unused_revision(&mut tx, sandbox.id, now, &taken.packed.archive_sha256).await?);
     row.consistency = Some(taken.consistency);
@@ -306,7 +302,7 @@ async fn fail(berth: &Berth, intent: &Intent, error: &Error) {
         }
         Ok(false) => {}
         Err(error) => {
-            tracing::warn!(checkpoint_id = %intent.checkpoint.id, code = %error.code.as_str(), "a failed capture is marked later")
+            tracing::warn!(checkpoint_id = %intent.checkpoint.id, code = %error.code.as_str(), "a failed capture is marked later");
         }
     }
 }
@@ -333,9 +329,13 @@ async fn give_up(tx: &mut Tx, mut row: Checkpoint, code: &str, now: Time) -> std
     tx.tell(told(&row, "checkpoint.failed", &ACTOR), now).await
 }
 
-/// Gives up what a capturer that is gone left behind, under the lock of its sandbox and with its gate free or ours.
+/// Gives up what a capturer that is gone left behind, under the lock of its sandbox and with its gate free or ours. What it still
+/// uploads, should it only have been paused, is found by the sweep of objects.
 async fn give_up_captures(tx: &mut Tx, sandbox: Uuid, now: Time) -> Result<()> {
     for row in tx.captures_under_way(sandbox).await? {
+        if let Some(artifact) = row.artifact_id {
+            tx.hasten_deletion(artifact, now).await?;
+        }
         give_up(tx, row, "capturer_lost", now).await?;
     }
     Ok(())

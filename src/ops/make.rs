@@ -316,7 +316,8 @@ async fn put_back(
     })
 }
 
-fn integrity(code: &str, detail: &str) -> Error {
+/// 409 `checkpoint_integrity` with its own code.
+pub(super) fn integrity(code: &str, detail: &str) -> Error {
     Error::new(Code::CheckpointIntegrity, detail).fact("integrity_code", code)
 }
 

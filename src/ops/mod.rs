@@ -40,6 +40,7 @@ pub mod output;
 pub mod probe;
 pub mod provider;
 pub mod provision;
+pub mod quiet;
 pub mod rate;
 pub mod reap;
 pub mod record;

@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use super::make::{self, Ready, Unmade};
 use super::succeed::{self, Leaving};
-use super::{Berth, capture, end, resume, terminate};
+use super::{Berth, capture, quiet, resume, terminate};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
-use crate::model::checkpoint::{Event as CheckpointEvent, Status as CheckpointStatus};
+use crate::model::checkpoint::{Event as CheckpointEvent, Kind as CheckpointKind, Status as CheckpointStatus};
 use crate::model::event::Actor;
 use crate::model::instance::{Event as InstanceEvent, HoldReason, Instance, Role, Status as InstanceStatus};
 use crate::model::lease::{Acquisition, Event, How, Lease, Status};
@@ -103,7 +103,7 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
             },
             InstanceStatus::Running => {
                 if !instance.quiet {
-                    end::silence(berth, &instance, row.grant_seq).await?;
+                    quiet::silence(berth, &instance, row.grant_seq).await?;
                 }
                 return activate(berth, &row, claim, None).await;
             }
@@ -316,7 +316,15 @@ async fn succeed_gone(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<O
     }
     succeed::retire(&mut tx, &mut sandbox, &mut gone, Leaving::Lost, "not_found", false, &ACTOR, now).await?;
     let mut ended = None;
-    if sandbox.unsaved_loss
+    let environment = tx.environment(lease.organization_id, lease.environment_id).await?;
+    let required = environment.is_some_and(|e| e.requires_checkpoint_of(&sandbox));
+    if required && sandbox.is_behind() && lease.plan.on_unavailable.is_none() && !lease.plan.fork {
+        note_failure(&mut lease, &behind(), now);
+        lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
+        tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
+        tx.settle(claim).await?;
+        ended = Some(Done::Settled);
+    } else if sandbox.unsaved_loss
         && sandbox.current_checkpoint_id.is_none()
         && lease.plan.on_unavailable != Some(crate::model::lease::OnUnavailable::Empty)
     {
@@ -335,6 +343,14 @@ async fn succeed_gone(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<O
     tx.commit().await?;
     berth.work.ring(lease.sandbox_id);
     Ok(ended)
+}
+
+/// 409 `checkpoint_required`: the work is gone and the pointer is behind it.
+pub(super) fn behind() -> Error {
+    Error::new(
+        Code::CheckpointRequired,
+        "This environment requires a checkpoint that is not behind, and later work was lost. Name a checkpoint, or say restore.on_unavailable.",
+    )
 }
 
 async fn next_instance(
@@ -370,16 +386,19 @@ async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: 
         }
         _ => tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, "drain", now, berth.settings.provision_deadline).await?,
     };
+    let environment = tx.environment(lease.organization_id, lease.environment_id).await?;
+    let required = sandbox.workspace_seq > 0 && environment.is_some_and(|e| e.requires_checkpoint_of(&sandbox));
+    let saved = tx.current_checkpoint(sandbox.id).await?.is_some_and(|c| c.kind == CheckpointKind::PortableWorkspace);
     tx.commit().await?;
     let gate = gate.ok_or(StoreError::ClaimLost)?;
     let held = berth.work.hold(gate);
-    let dirty = sandbox.is_dirty(Some(instance)) && !sandbox.is_anonymous();
+    let dirty = sandbox.is_dirty(Some(instance)) && !sandbox.is_anonymous() || required && !saved;
     if !lease.plan.discard {
         if !instance.quiet {
-            end::silence(berth, instance, lease.grant_seq).await?;
+            quiet::silence(berth, instance, lease.grant_seq).await?;
         }
-        if dirty && let Err(cause) = capture::automatic(berth, instance, &gate).await {
-            let kept = keep_unsaved(berth, lease, claim, &gate, &cause).await?;
+        if dirty && let Err(cause) = capture::automatic(berth, instance, &gate, true).await {
+            let kept = keep_unsaved(berth, lease, claim, &gate, &cause, required).await?;
             held.settled();
             return Ok(Some(kept));
         }
@@ -400,7 +419,7 @@ async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: 
 }
 
 /// Unsaved work could not be saved: nothing is destroyed, the box is held and the lease fails.
-async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: &Claimed, cause: &Error) -> Result<Done> {
+async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: &Claimed, cause: &Error, required: bool) -> Result<Done> {
     let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
     if let Some(mut instance) =
         tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Draining)
@@ -411,7 +430,7 @@ async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: &Clai
         tx.save_instance(&instance, InstanceStatus::Draining, now).await?;
     }
     let error = Error::new(
-        Code::ConfigurationConflict,
+        if required { Code::CheckpointRequired } else { Code::ConfigurationConflict },
         "The sandbox must be replaced, but its unsaved work could not be saved. Say discard_workspace: true to lose it.",
     )
     .fact("cause", "capture_failed")

@@ -26,6 +26,11 @@ pub async fn record(berth: &Berth, caller: &Caller, id: Uuid, input: Record) -> 
         (Kind::PortableWorkspace, Some(_)) => return Err(Error::invalid("/provider_ref", "belongs to provider_native only")),
         _ => {}
     }
+    let sha256 = input.workspace_revision.rsplit(':').next().unwrap_or_default();
+    let receipt = match input.kind {
+        Kind::ProviderNative => super::upload::receipt_of(berth, id, sha256, input.provider_ref.as_deref()).await?,
+        Kind::PortableWorkspace => None,
+    };
     let mut tx = berth.store.begin().await?;
     let (sandbox, now) = lock(&mut tx, caller, id).await?;
     if let Some(known) = tx.checkpoint_by_revision(id, &input.workspace_revision).await? {
@@ -40,20 +45,17 @@ pub async fn record(berth: &Berth, caller: &Caller, id: Uuid, input: Record) -> 
     if sandbox.generation != input.generation {
         return Err(stale_generation(sandbox.generation, input.generation));
     }
+    let missing =
+        || Error::new(Code::CheckpointUnavailable, "No archive with this SHA-256 was uploaded under this sandbox; upload it first.");
     let artifact_id = match input.kind {
-        Kind::ProviderNative => None,
-        Kind::PortableWorkspace => {
-            let sha256 = input.workspace_revision.rsplit(':').next().unwrap_or_default();
-            let missing = || {
-                Error::new(Code::CheckpointUnavailable, "No archive with this SHA-256 was uploaded under this sandbox; upload it first.")
-            };
-            let (artifact, _) = tx.stored_artifact(id, input.kind, sha256).await?.ok_or_else(missing)?;
-            if !tx.hold_artifact(artifact).await? {
-                return Err(missing());
-            }
-            Some(artifact)
-        }
+        Kind::ProviderNative => receipt,
+        Kind::PortableWorkspace => Some(tx.stored_artifact(id, input.kind, sha256).await?.ok_or_else(missing)?.0),
     };
+    if let Some(artifact) = artifact_id
+        && !tx.hold_artifact(artifact).await?
+    {
+        return Err(missing());
+    }
     let row = Checkpoint {
         id: caller.first_id(),
         organization_id: caller.organization,

@@ -93,6 +93,10 @@ pub async fn recover(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Recov
         }
         let environment =
             tx.environment(lease.organization_id, lease.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
+        let chosen = input.on_unavailable.is_some() || input.restore_checkpoint_id.is_some();
+        if environment.requires_checkpoint_of(&sandbox) && sandbox.is_behind() && !chosen {
+            return Err(provision::behind());
+        }
         let making = berth.making(&environment, sandbox.scope.as_deref(), lease.harness.as_deref());
         let instance = succeed::write_next(&mut tx, &mut sandbox, Role::Current, &making, now).await?;
         tx.commit().await?;

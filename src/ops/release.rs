@@ -131,8 +131,7 @@ async fn end_lease(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: &Releas
 
 /// Where the environment requires it, what no checkpoint holds is neither destroyed nor replaced, whoever consents.
 pub(super) fn require_checkpoint(environment: &Environment, sandbox: &Sandbox, instance: Option<&Instance>) -> Result<()> {
-    let required = environment.checkpoint_policy.required == Some(true);
-    if required && !sandbox.is_anonymous() && sandbox.is_dirty(instance) {
+    if environment.requires_checkpoint_of(sandbox) && sandbox.is_dirty(instance) {
         return Err(Error::new(
             Code::CheckpointRequired,
             "This environment requires a checkpoint of what is unsaved first. Capture it, then repeat; nothing was destroyed.",

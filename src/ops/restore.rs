@@ -13,7 +13,7 @@ use super::input::{Restore, Unsaved};
 use super::make::{self, Ready, Unmade};
 use super::succeed::{self, Leaving};
 use super::view::{Answered, LeaseView};
-use super::{Berth, Caller, capture, terminate};
+use super::{Berth, Caller, capture, quiet, terminate};
 use crate::error::{Code, Error, Result};
 use crate::model::checkpoint::Event as CheckpointEvent;
 use crate::model::event::Actor;
@@ -110,12 +110,9 @@ fn spawn(berth: &Arc<Berth>, intent: Intent, gate: Claimed, patience: Instant) -
 }
 
 async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, patience: Instant) -> Result<()> {
-    let line = berth.work.line(intent.former.sandbox_id);
-    while !berth.store.read().await?.running_operations(intent.former.sandbox_id).await?.is_empty() {
-        if !line.until_changed(patience).await {
-            return Err(Error::new(Code::OperationsInProgress, "Commands are still running; a restore waits for them.")
-                .retry_after(Duration::from_secs(1)));
-        }
+    if !quiet::operations_ended(berth, intent.former.sandbox_id, patience).await? {
+        let error = Error::new(Code::OperationsInProgress, "Commands are still running; a restore waits for them.");
+        return Err(error.retry_after(Duration::from_secs(1)));
     }
     if intent.dirty {
         match intent.unsaved {
@@ -124,9 +121,9 @@ async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, pa
                     .allow(&["capture", "discard"]));
             }
             Unsaved::Capture => {
-                capture::automatic(berth, &intent.former, gate).await?;
+                capture::automatic(berth, &intent.former, gate, true).await?;
             }
-            Unsaved::Discard => {}
+            Unsaved::Discard => super::release::require_checkpoint_of(berth, &intent.former).await?,
         }
     }
     let successor = write_successor(berth, intent, gate).await?;

@@ -15,11 +15,12 @@ pub(super) struct Taken {
 
 /// Takes the bytes and stores them under `key`, all in the bound of one capture. What changed while they were taken is taken again,
 /// a few times.
-pub(super) async fn take(berth: &Berth, instance: &Instance, exclude: &[String], key: &str) -> Result<Taken> {
+/// `certain`: whatever was admitted before is surely over; else the bytes are `live`, however quiet it looks.
+pub(super) async fn take(berth: &Berth, instance: &Instance, exclude: &[String], key: &str, certain: bool) -> Result<Taken> {
     let attempts = async {
         let mut last = changed();
         for _ in 0..3 {
-            match take_once(berth, instance, exclude, key).await {
+            match take_once(berth, instance, exclude, key, certain).await {
                 Err(error) if error.facts.get("cause") == last.facts.get("cause") => last = error,
                 other => return other,
             }
@@ -34,11 +35,11 @@ fn changed() -> Error {
     failed("workspace_changed_during_capture", "The workspace changed while it was saved.")
 }
 
-async fn take_once(berth: &Berth, instance: &Instance, exclude: &[String], key: &str) -> Result<Taken> {
+async fn take_once(berth: &Berth, instance: &Instance, exclude: &[String], key: &str, certain: bool) -> Result<Taken> {
     let provider = berth.provider_of(instance)?;
     let provider_ref = instance.provider_ref.as_deref().unwrap_or_default();
     let told = |e: &crate::provider::ProviderError| super::provider_failed(e);
-    let live = make::call(berth, provider.processes(provider_ref)).await.map_err(|e| told(&e))? > 0;
+    let live = !certain || make::call(berth, provider.processes(provider_ref)).await.map_err(|e| told(&e))? > 0;
     let before = walk(&*provider, provider_ref, exclude, live).await?;
     let read = provider.read_tree(provider_ref, exclude).await.map_err(|e| told(&e))?;
     let packed = berth.blobs.put_tree(key, read.tar, &Limits::default()).await.map_err(|e| not_taken(&e))?;

@@ -43,11 +43,11 @@ impl Tx {
     }
 
     /// Reprieves an artifact whose bytes are stored and verified. `Moved` once a deletion was begun: then the bytes may be gone.
-    pub async fn publish_artifact(&mut self, id: Uuid, kind: Kind, stored: &StoredArtifact<'_>, now: Time) -> Result<()> {
+    pub async fn publish_artifact(&mut self, id: Uuid, stored: &StoredArtifact<'_>, now: Time) -> Result<()> {
         let published = on!(self, c => sqlx::query(
-            "UPDATE artifact SET status = 'stored', kind = $7, next_attempt_at = NULL, archive_sha256 = $2, size_bytes = $3, tree = $4, provider = $5, updated_at = $6
+            "UPDATE artifact SET status = 'stored', next_attempt_at = NULL, archive_sha256 = $2, size_bytes = $3, tree = $4, provider = $5, updated_at = $6
              WHERE id = $1 AND status = 'deleting' AND attempts = 0")
-            .bind(id).bind(stored.archive_sha256).bind(stored.size_bytes).bind(stored.tree.map(Json)).bind(stored.provider).bind(now).bind(kind)
+            .bind(id).bind(stored.archive_sha256).bind(stored.size_bytes).bind(stored.tree.map(Json)).bind(stored.provider).bind(now)
             .execute(c).await.map(|d| d.rows_affected()))?;
         if published == 1 { Ok(()) } else { Err(StoreError::Moved) }
     }
@@ -88,6 +88,13 @@ impl Tx {
             .bind(before).bind(limit).fetch_all(c).await)?)
     }
 
+    /// Makes a deletion that was not begun due now: nobody will publish the artifact any more.
+    pub async fn hasten_deletion(&mut self, id: Uuid, now: Time) -> Result<()> {
+        on!(self, c => sqlx::query("UPDATE artifact SET next_attempt_at = $2, updated_at = $2 WHERE id = $1 AND status = 'deleting' AND attempts = 0")
+            .bind(id).bind(now).execute(c).await.map(|_| ()))?;
+        Ok(())
+    }
+
     /// Artifacts whose deletion is due: id, object key, attempts so far.
     pub async fn artifacts_to_delete(&mut self, now: Time, limit: i64) -> Result<Vec<(Uuid, String, i64)>> {
         Ok(on!(self, c => sqlx::query_as(
@@ -119,7 +126,7 @@ impl Tx {
 
     /// Whether a row that is not a tombstone names this object.
     pub async fn is_ledgered(&mut self, object_key: &str) -> Result<bool> {
-        let count: i64 = on!(self, c => sqlx::query_scalar("SELECT count(*) FROM artifact WHERE object_key = $1 AND status <> 'deleted'")
+        let count: i64 = on!(self, c => sqlx::query_scalar("SELECT count(*) FROM artifact WHERE kind IN ('portable_workspace', 'provider_native') AND object_key = $1 AND status <> 'deleted'")
             .bind(object_key).fetch_one(c).await)?;
         Ok(count > 0)
     }

@@ -4,6 +4,7 @@
 
 mod harness;
 
+mod checkpoints;
 mod counterexamples;
 mod crash;
 mod dirty_gate;
