@@ -1,6 +1,7 @@
 //! The work is never lost and never wrong: the pointer, captures, restores and the archives behind them.
 
 mod crash;
+mod elsewhere;
 mod integrity;
 mod pointer;
 mod receipts;
