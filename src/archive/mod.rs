@@ -169,13 +169,18 @@ impl ArchiveError {
         }
         let mut cause = error.source();
         while let Some(inner) = cause {
-            if inner.downcast_ref::<io::Error>().is_some_and(|io| is_full(io.kind())) {
+            if inner.downcast_ref::<io::Error>().is_some_and(|io| is_full(io.kind())) || says_full(&inner.to_string()) {
                 return Self::new(ArchiveCode::Full, "the archive store is full");
             }
             cause = inner.source();
         }
         Self::new(ArchiveCode::Storage, error.to_string())
     }
+}
+
+/// How stores reached over HTTP say that they are full: by the status, or by the code in their answer.
+fn says_full(answer: &str) -> bool {
+    ["507 Insufficient Storage", "XMinioStorageFull", "QuotaExceeded"].iter().any(|words| answer.contains(words))
 }
 
 fn is_full(kind: io::ErrorKind) -> bool {

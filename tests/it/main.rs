@@ -21,6 +21,7 @@ mod ledger;
 mod local;
 mod many;
 mod newcomer;
+mod object_store;
 mod operator;
 mod readme;
 mod release;
