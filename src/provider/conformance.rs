@@ -4,6 +4,7 @@
 pub mod commands;
 pub mod files;
 pub mod lifecycle;
+pub mod snapshots;
 pub mod trees;
 
 use std::time::Duration;
@@ -47,6 +48,7 @@ pub async fn all(subject: Subject<'_>) {
     commands::all(subject).await;
     files::all(subject).await;
     trees::all(subject).await;
+    snapshots::all(subject).await;
 }
 
 /// A tag that nobody has used.

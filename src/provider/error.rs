@@ -82,6 +82,11 @@ impl ProviderError {
         Self { kind, message, source: None }
     }
 
+    /// What every verb about snapshots answers at a provider that takes none.
+    pub fn no_snapshots() -> Self {
+        Self::new(Kind::Unsupported, "this provider takes no snapshots of its own")
+    }
+
     /// Keeps the cause for a debugger; it is never shown, stored or logged.
     #[must_use]
     pub fn because(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {

@@ -29,6 +29,10 @@ pub enum Verb {
     StatWalk,
     ReadTree,
     WriteTree,
+    Snapshot,
+    Restore,
+    ProbeSnapshot,
+    DeleteSnapshot,
     ReadFile,
     WriteFile,
     RemoveFile,
@@ -54,11 +58,11 @@ pub enum Fault {
 /// A false answer.
 #[derive(Clone, Debug)]
 pub enum Lie {
-    /// `ensure` and `find` name this ref.
+    /// `ensure`, `find`, `snapshot` and `restore` name this ref.
     Ref(String),
     /// `observe` says this.
     Observed(Observation),
-    /// `find` finds nothing, `list` is empty, `destroy` found nothing to end.
+    /// `find` and `probe_snapshot` find nothing, `list` is empty, `destroy` and `delete_snapshot` found nothing to end.
     Nothing,
 }
 

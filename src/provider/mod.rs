@@ -261,6 +261,52 @@ pub struct Traits {
     pub tells_stopped_from_gone: bool,
     /// Which of the nine capability keys it has.
     pub capabilities: &'static [&'static str],
+    /// What its own snapshots are like; `None` when it takes none, and then every verb about them is `Unsupported`.
+    pub snapshots: Option<Snapshots>,
+}
+
+/// What a provider's own snapshots are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshots {
+    /// What taking one does to the live object.
+    pub effect: CaptureEffect,
+    /// How a capturer that died may be taken over.
+    pub takeover: Takeover,
+}
+
+/// What taking a snapshot does to the live object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CaptureEffect {
+    /// Nothing: its processes write on meanwhile.
+    None,
+    /// Everything in it stands still meanwhile, and goes on afterwards by itself, also when the caller is gone.
+    Pauses,
+    /// It is over afterwards.
+    Ends,
+}
+
+/// How a capturer that died may be taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Takeover {
+    /// The same request under the same id finds the same snapshot.
+    SameRequest,
+    /// Another snapshot may be taken beside one that is still being taken.
+    ParallelRead,
+    /// Not before the former one has surely ended.
+    Exclusive,
+}
+
+/// A snapshot, as its provider names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The provider's name of it; means something under this binding only.
+    pub snapshot_ref: String,
+    /// Bytes, if the provider tells.
+    pub size_bytes: Option<u64>,
+    /// When the provider itself will delete it, if it attests that.
+    pub expires_at: Option<Time>,
 }
 
 /// The capability keys of a provider whose commands and files Berth reaches itself: all nine but `runner_websocket_ingress`.
@@ -335,6 +381,25 @@ pub trait Provider: Send + Sync {
 
     /// Lays a tar over the workspace. Nothing in it escapes the workspace, whatever the tar says.
     async fn write_tree(&self, provider_ref: &str, tar: ByteStream, mode: WriteMode) -> Result<()>;
+
+    /// What a snapshot taken under this id is called, so that it can be named before it is asked for; `None` where the provider
+    /// chooses the name.
+    fn snapshot_ref(&self, id: Uuid) -> Option<String>;
+
+    /// Takes a snapshot of the object's files under a caller-made id. Running or stopped, the object stays as it is but for the
+    /// declared `CaptureEffect`.
+    async fn snapshot(&self, provider_ref: &str, id: Uuid) -> Result<Snapshot>;
+
+    /// As `ensure`, with the files of this snapshot: a new object, running, under this tag. `NotFound` only with structural proof
+    /// that there is no such snapshot; then nothing was made.
+    async fn restore(&self, spec: &Spec, tag: &OwnerTag, snapshot_ref: &str) -> Result<Made>;
+
+    /// Whether this exact snapshot exists. `false` is structural proof that it does not, under this binding; another or an unreadable
+    /// binding is an error.
+    async fn probe_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<bool>;
+
+    /// Deletes exactly this snapshot; `Refused` under another binding. Repeatable: what is gone already is `Ok(AlreadyGone)`.
+    async fn delete_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<Destroyed>;
 
     /// Opens a file. Paths as `ExecSpec::cwd`; links are followed inside the sandbox only.
     async fn read_file(&self, provider_ref: &str, path: &str) -> Result<FileRead>;

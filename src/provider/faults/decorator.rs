@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{Fault, Faults, Lie, Step, Verb};
 use crate::provider::{
     ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Kind, Listed, Made, Observation, OwnerTag, Provider, ProviderError, PutOptions,
-    Result, Running, Spec, Traits, TreeRead, WriteMode,
+    Result, Running, Snapshot, Spec, Traits, TreeRead, WriteMode,
 };
 
 impl Faults {
@@ -135,6 +135,36 @@ impl Provider for Faults {
 
     async fn write_tree(&self, provider_ref: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
         self.plain(Verb::WriteTree, provider_ref, self.inner.write_tree(provider_ref, tar, mode)).await
+    }
+
+    fn snapshot_ref(&self, id: Uuid) -> Option<String> {
+        self.inner.snapshot_ref(id)
+    }
+
+    async fn snapshot(&self, provider_ref: &str, id: Uuid) -> Result<Snapshot> {
+        let lie = |made, lie| match lie {
+            Lie::Ref(snapshot_ref) => Snapshot { snapshot_ref, ..made },
+            _ => made,
+        };
+        self.through(Verb::Snapshot, Some(provider_ref), self.inner.snapshot(provider_ref, id), lie).await
+    }
+
+    async fn restore(&self, spec: &Spec, tag: &OwnerTag, snapshot_ref: &str) -> Result<Made> {
+        let lie = |made, lie| match lie {
+            Lie::Ref(provider_ref) => Made { provider_ref, ..made },
+            _ => made,
+        };
+        self.through(Verb::Restore, Some(snapshot_ref), self.inner.restore(spec, tag, snapshot_ref), lie).await
+    }
+
+    async fn probe_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<bool> {
+        let lie = |there, lie| there && !matches!(lie, Lie::Nothing);
+        self.through(Verb::ProbeSnapshot, Some(snapshot_ref), self.inner.probe_snapshot(binding, snapshot_ref), lie).await
+    }
+
+    async fn delete_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<Destroyed> {
+        let lie = |end, lie| if matches!(lie, Lie::Nothing) { Destroyed::AlreadyGone } else { end };
+        self.through(Verb::DeleteSnapshot, Some(snapshot_ref), self.inner.delete_snapshot(binding, snapshot_ref), lie).await
     }
 
     async fn read_file(&self, provider_ref: &str, path: &str) -> Result<FileRead> {

@@ -31,7 +31,7 @@ use self::files::Workspace;
 use self::instances::Instances;
 use super::{
     ByteStream, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, LocalSettings, Lookup, Made,
-    Observation, OwnerTag, Provider, ProviderError, PutOptions, Result, Running, Spec, Traits, TreeRead, WriteMode,
+    Observation, OwnerTag, Provider, ProviderError, PutOptions, Result, Running, Snapshot, Spec, Traits, TreeRead, WriteMode,
 };
 
 static TRAITS: Traits = Traits {
@@ -42,6 +42,7 @@ static TRAITS: Traits = Traits {
     stop_resume: true,
     tells_stopped_from_gone: true,
     capabilities: DIRECT_CAPABILITIES,
+    snapshots: None,
 };
 
 /// The provider on this machine. Dropping it ends every command it started.
@@ -240,6 +241,26 @@ impl Provider for Local {
 
     async fn write_tree(&self, provider_ref: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
         transfer::write_tree(self.existing(provider_ref).await?, tar, mode).await
+    }
+
+    fn snapshot_ref(&self, _id: Uuid) -> Option<String> {
+        None
+    }
+
+    async fn snapshot(&self, _provider_ref: &str, _id: Uuid) -> Result<Snapshot> {
+        Err(ProviderError::no_snapshots())
+    }
+
+    async fn restore(&self, _spec: &Spec, _tag: &OwnerTag, _snapshot_ref: &str) -> Result<Made> {
+        Err(ProviderError::no_snapshots())
+    }
+
+    async fn probe_snapshot(&self, _binding: &str, _snapshot_ref: &str) -> Result<bool> {
+        Err(ProviderError::no_snapshots())
+    }
+
+    async fn delete_snapshot(&self, _binding: &str, _snapshot_ref: &str) -> Result<Destroyed> {
+        Err(ProviderError::no_snapshots())
     }
 
     async fn read_file(&self, provider_ref: &str, path: &str) -> Result<FileRead> {

@@ -17,12 +17,13 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use self::tree::Tree;
-use self::world::{Object, World, now};
+use self::world::{World, now};
 use super::faults::Verb;
 use super::stream::{self, from_bytes};
 use super::{
-    ByteStream, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, Lookup, Made, Observation,
-    OwnerTag, Presence, Provider, ProviderError, PutOptions, Result, Running, Spec, Traits, TreeRead, WriteMode,
+    ByteStream, CaptureEffect, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, Lookup, Made,
+    Observation, OwnerTag, Presence, Provider, ProviderError, PutOptions, Result, Running, Snapshot, Snapshots, Spec, Takeover, Traits,
+    TreeRead, WriteMode,
 };
 use crate::id;
 
@@ -75,8 +76,9 @@ impl Memory {
             stop_resume: true,
             tells_stopped_from_gone: true,
             capabilities: DIRECT_CAPABILITIES,
+            snapshots: Some(Snapshots { effect: CaptureEffect::Pauses, takeover: Takeover::SameRequest }),
         };
-        let world = Mutex::new(World { binding: format!("memory:{}", id::new()), objects: std::collections::BTreeMap::new() });
+        let world = Mutex::new(World::new(format!("memory:{}", id::new())));
         Self(Arc::new(Inner { traits, world, calls: Mutex::default(), tasks: TaskTracker::new() }))
     }
 
@@ -100,6 +102,16 @@ impl Memory {
     /// Removes an object behind Berth's back; false when there is none.
     pub fn vanish(&self, provider_ref: &str) -> bool {
         self.0.lock().objects.remove(provider_ref).map(|mut object| object.kill_all()).is_some()
+    }
+
+    /// The snapshots there are.
+    pub fn snapshots(&self) -> Vec<String> {
+        self.0.lock().snapshots.keys().cloned().collect()
+    }
+
+    /// Removes a snapshot behind Berth's back; false when there is none.
+    pub fn lose_snapshot(&self, snapshot_ref: &str) -> bool {
+        self.0.lock().snapshots.remove(snapshot_ref).is_some()
     }
 
     /// Stops an object behind Berth's back; false when there is none.
@@ -146,11 +158,8 @@ impl Provider for Memory {
         {
             return Ok(made);
         }
-        let provider_ref = format!("memory-{}", id::new());
         let tree = Tree::new(spec.workspace_path.as_deref().filter(|path| path.starts_with('/')).unwrap_or("/workspace"));
-        let object = Object { tag: tag.clone(), running: true, fence: 0, tree, created_at: now(), processes: HashMap::new() };
-        world.objects.insert(provider_ref.clone(), object);
-        Ok(Made { provider_ref, provider_expires_at: None })
+        Ok(world.make(tag, tree))
     }
 
     async fn find(&self, tag: &OwnerTag) -> Result<Option<Made>> {
@@ -254,6 +263,39 @@ impl Provider for Memory {
         self::tar::read(&mut changed, &bytes)?;
         *tree = changed;
         Ok(())
+    }
+
+    fn snapshot_ref(&self, id: Uuid) -> Option<String> {
+        Some(format!("memory-snapshot-{id}"))
+    }
+
+    async fn snapshot(&self, provider_ref: &str, id: Uuid) -> Result<Snapshot> {
+        let mut world = self.enter(Verb::Snapshot);
+        let tree = world.object(provider_ref)?.tree.clone();
+        let snapshot_ref = format!("memory-snapshot-{id}");
+        world.snapshots.entry(snapshot_ref.clone()).or_insert(tree);
+        Ok(Snapshot { snapshot_ref, size_bytes: None, expires_at: None })
+    }
+
+    async fn restore(&self, _spec: &Spec, tag: &OwnerTag, snapshot_ref: &str) -> Result<Made> {
+        let mut world = self.enter(Verb::Restore);
+        if let Some(made) = world.find(tag) {
+            return Ok(made);
+        }
+        let tree = world.snapshots.get(snapshot_ref).cloned().ok_or_else(|| ProviderError::new(Kind::NotFound, "no such snapshot"))?;
+        Ok(world.make(tag, tree))
+    }
+
+    async fn probe_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<bool> {
+        let world = self.enter(Verb::ProbeSnapshot);
+        world.bound_to(binding)?;
+        Ok(world.snapshots.contains_key(snapshot_ref))
+    }
+
+    async fn delete_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<Destroyed> {
+        let mut world = self.enter(Verb::DeleteSnapshot);
+        world.bound_to(binding)?;
+        Ok(world.snapshots.remove(snapshot_ref).map_or(Destroyed::AlreadyGone, |_| Destroyed::Ended))
     }
 
     async fn read_file(&self, provider_ref: &str, path: &str) -> Result<FileRead> {

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::tree::Tree;
 use crate::clock::Time;
+use crate::id;
 use crate::provider::{Kind, Made, OwnerTag, ProviderError, Result};
 
 /// One sandbox in memory.
@@ -34,9 +35,27 @@ pub(super) struct Process {
 pub(super) struct World {
     pub(super) binding: String,
     pub(super) objects: BTreeMap<String, Object>,
+    pub(super) snapshots: BTreeMap<String, Tree>,
 }
 
 impl World {
+    pub(super) fn new(binding: String) -> Self {
+        Self { binding, objects: BTreeMap::new(), snapshots: BTreeMap::new() }
+    }
+
+    /// A new object with these files, running.
+    pub(super) fn make(&mut self, tag: &OwnerTag, tree: Tree) -> Made {
+        let provider_ref = format!("memory-{}", id::new());
+        let object = Object { tag: tag.clone(), running: true, fence: 0, tree, created_at: now(), processes: HashMap::new() };
+        self.objects.insert(provider_ref.clone(), object);
+        Made { provider_ref, provider_expires_at: None }
+    }
+
+    /// Refuses unless this is the account that is meant.
+    pub(super) fn bound_to(&self, binding: &str) -> Result<()> {
+        if self.binding == binding { Ok(()) } else { Err(ProviderError::new(Kind::Refused, "this is another account")) }
+    }
+
     pub(super) fn object(&mut self, provider_ref: &str) -> Result<&mut Object> {
         self.objects.get_mut(provider_ref).ok_or_else(|| ProviderError::new(Kind::NotFound, "no such object"))
     }
