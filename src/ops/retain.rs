@@ -35,6 +35,20 @@ pub enum Reason {
     Surplus,
 }
 
+impl Reason {
+    /// As it is told.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Current => "current",
+            Self::LastPortable => "last_portable",
+            Self::KeepLast => "keep_last",
+            Self::KeepFor => "keep_for",
+            Self::InUse => "in_use",
+            Self::Surplus => "surplus",
+        }
+    }
+}
+
 /// What retention decided about one revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {

@@ -49,6 +49,10 @@ both! {
         world.advance(Duration::from_secs(3601));
         let verdicts = retain::dry_run(&world.berth, &world.caller, lease.lease.sandbox_id).await.unwrap();
         assert_eq!(verdicts.iter().filter(|v| v.reason == Reason::Surplus).count(), 2);
+        let told = world.ask("GET", &format!("/v1/sandboxes/{}/retention", lease.lease.sandbox_id), serde_json::Value::Null).await.ok(200);
+        let told: Vec<_> = told["items"].as_array().unwrap().iter().map(|i| (i["reason"].clone(), i["leaves"].clone())).collect();
+        let word = |reason: &str, leaves: bool| (serde_json::json!(reason), serde_json::json!(leaves));
+        assert_eq!(told, [word("current", false), word("keep_last", false), word("surplus", true), word("surplus", true)]);
         assert_eq!(world.checkpoints(&lease).await.len(), 4, "a dry run changes nothing");
         assert_eq!(retain::apply(&world.berth, lease.lease.sandbox_id).await.unwrap(), 2);
     }
