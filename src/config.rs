@@ -294,6 +294,18 @@ mod tests {
     }
 
     #[test]
+    fn archives_are_kept_in_a_directory_or_a_bucket_and_nowhere_else() {
+        let with = |url: &str| Config::new(Settings { archive_url: Some(Hidden(url.to_owned())), ..Settings::default() });
+        for known in ["file:archives", "file:///var/berth", "s3://bucket/prefix", "gs://bucket", "az://container/prefix"] {
+            with(known).unwrap();
+        }
+        for unknown in ["", "/var/berth", "s3:bucket", "s3://", "s3:///prefix", "http://host/x", "ftp://host/x", "S3://bucket"] {
+            let told = with(unknown).unwrap_err();
+            assert!(told.contains("BERTH_ARCHIVE_URL"), "{unknown}: {told}");
+        }
+    }
+
+    #[test]
     fn an_unknown_key_is_named() {
         let error = toml::from_str::<Settings>("lisen = \"127.0.0.1:1\"").unwrap_err();
         assert!(error.message().contains("lisen"), "{error}");
