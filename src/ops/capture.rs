@@ -12,11 +12,11 @@ use uuid::Uuid;
 use super::input::Capture;
 use super::take::{Taken, take};
 use super::view::Answered;
-use super::{Berth, Caller, quiet, retain};
+use super::{Berth, Caller, native, quiet, retain};
 use crate::archive::Packed;
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
-use crate::model::checkpoint::{Checkpoint, Consistency, Event, Kind, Status, Tree, portable_revision};
+use crate::model::checkpoint::{Checkpoint, Consistency, Event, Kind, Status, Tree, revision};
 use crate::model::event::Actor;
 use crate::model::instance::{Instance, Status as InstanceStatus};
 use crate::model::key::Scope;
@@ -52,13 +52,14 @@ struct Intent {
 /// Saves the holder's workspace. `auto` on a clean sandbox answers with the current checkpoint.
 pub async fn capture(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Capture) -> Result<(Checkpoint, Answered)> {
     caller.require_on_lease(Scope::Write, lease)?;
-    if input.kind == Some(Kind::ProviderNative) {
-        return Err(Error::new(Code::CapabilityNotGranted, "This provider takes no snapshots of its own; capture a portable_workspace."));
-    }
     let patience = Instant::now() + input.waiting.others;
     let (intent, gate) = loop {
         let mut tx = berth.store.begin().await?;
         let fenced = tx.fence(caller.organization, lease, caller.carried(input.carried)).await?;
+        let kind = input.kind.unwrap_or(Kind::PortableWorkspace);
+        if kind == Kind::ProviderNative {
+            native::offered(berth, &fenced.instance)?;
+        }
         let rests = matches!(fenced.instance.status, InstanceStatus::Running | InstanceStatus::Stopped);
         let current = tx.current_checkpoint(fenced.sandbox.id).await?;
         if let (None, Some(current), false) = (input.kind, current, fenced.sandbox.is_dirty(Some(&fenced.instance))) {
@@ -71,9 +72,9 @@ pub async fn capture(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Ca
         };
         if let Some(gate) = gate {
             give_up_captures(&mut tx, fenced.sandbox.id, fenced.now).await?;
-            let mut intent = intend(&mut tx, &fenced.sandbox, fenced.instance, &gate, fenced.now, true).await?;
+            let mut intent = intend(berth, &mut tx, kind, &fenced.sandbox, fenced.instance, &gate, fenced.now).await?;
             intent.checkpoint.id = caller.first_id();
-            intent.attach = input.attach;
+            (intent.attach, intent.explicit) = (input.attach, true);
             intent.checkpoint.source_turn_id.clone_from(&input.source_turn_id);
             intent.checkpoint.source_tool_call_id.clone_from(&input.source_tool_call_id);
             tx.insert_checkpoint(&intent.checkpoint).await?;
@@ -130,7 +131,11 @@ async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, pa
 /// Whatever goes wrong, the row says so, unless it was published after all: then the answer of that commit was lost, and the
 /// bytes are the pointer's.
 async fn take_and_publish(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, give_back: bool) -> Result<Checkpoint> {
-    let done = match take(berth, &intent.instance, &intent.exclude, &intent.key, intent.certain).await {
+    let taken = match intent.checkpoint.kind {
+        Kind::PortableWorkspace => take(berth, &intent.instance, &intent.exclude, &intent.key, intent.certain).await,
+        Kind::ProviderNative => native::take(berth, &intent.instance, intent.artifact, intent.certain).await,
+    };
+    let done = match taken {
         Ok(taken) => publish(berth, intent, &taken, gate, give_back).await,
         Err(error) => Err(error),
     };
@@ -143,13 +148,13 @@ async fn take_and_publish(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, g
 
 /// Saves the workspace of a draining instance under the gate its drainer holds; the gate stays with the drainer. Not `certain`: no
 /// kill of what ran was confirmed, so the checkpoint is `live` and makes nothing clean.
-pub async fn automatic(berth: &Arc<Berth>, instance: &Instance, gate: &Claimed, certain: bool) -> Result<Checkpoint> {
+pub async fn automatic(berth: &Arc<Berth>, kind: Kind, instance: &Instance, gate: &Claimed, certain: bool) -> Result<Checkpoint> {
     let mut tx = berth.store.begin().await?;
     let sandbox = tx.lock_sandbox(instance.sandbox_id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     tx.prove(gate).await?;
     let now = tx.now().await?;
     give_up_captures(&mut tx, sandbox.id, now).await?;
-    let intent = Intent { certain, ..intend(&mut tx, &sandbox, instance.clone(), gate, now, false).await? };
+    let intent = Intent { certain, ..intend(berth, &mut tx, kind, &sandbox, instance.clone(), gate, now).await? };
     tx.insert_checkpoint(&intent.checkpoint).await?;
     tx.commit().await?;
     take_and_publish(berth, &intent, gate, false).await
@@ -157,47 +162,33 @@ pub async fn automatic(berth: &Arc<Berth>, instance: &Instance, gate: &Claimed, 
 
 /// The row that will become the checkpoint, and the artifact behind it, registered as due for deletion once this capture can no
 /// longer be running: only publication reprieves it.
-async fn intend(tx: &mut Tx, sandbox: &Sandbox, instance: Instance, gate: &Claimed, now: Time, explicit: bool) -> Result<Intent> {
+async fn intend(
+    berth: &Berth,
+    tx: &mut Tx,
+    kind: Kind,
+    sandbox: &Sandbox,
+    instance: Instance,
+    gate: &Claimed,
+    now: Time,
+) -> Result<Intent> {
     let environment = tx.environment(instance.organization_id, instance.environment_id).await?;
     let exclude = environment.and_then(|e| e.checkpoint_policy.0.exclude).unwrap_or_default();
-    let (id, artifact) = (crate::id::new(), crate::id::new());
-    let key = format!("{}/{}/{artifact}.tar.zst", sandbox.organization_id, sandbox.id);
-    let registered = NewArtifact {
-        id: artifact,
-        organization_id: sandbox.organization_id,
-        sandbox_id: sandbox.id,
-        kind: Kind::PortableWorkspace,
-        object_key: &key,
+    let artifact = crate::id::new();
+    let (key, home) = match kind {
+        Kind::PortableWorkspace => (format!("{}/{}/{artifact}.tar.zst", sandbox.organization_id, sandbox.id), None),
+        Kind::ProviderNative => {
+            let key = native::foretold(&*native::offered(berth, &instance)?, artifact);
+            (key, Some((instance.provider.as_str(), instance.binding.as_deref().unwrap_or_default())))
+        }
     };
+    let (organization_id, sandbox_id) = (sandbox.organization_id, sandbox.id);
+    let registered = NewArtifact { id: artifact, organization_id, sandbox_id, kind, object_key: &key, home };
     tx.register_artifact(&registered, gate.deadline.after(GRACE), now).await?;
     let checkpoint = Checkpoint {
-        id,
-        organization_id: sandbox.organization_id,
-        sandbox_id: sandbox.id,
         instance_id: Some(instance.id),
-        generation: instance.generation,
         workspace_seq: Some(sandbox.workspace_seq),
-        kind: Kind::PortableWorkspace,
-        status: Status::Capturing,
         artifact_id: Some(artifact),
-        parent_id: None,
-        provider_ref: None,
-        workspace_revision: None,
-        consistency: None,
-        warnings: Json(Vec::new()),
-        source_turn_id: None,
-        source_tool_call_id: None,
-        failure_code: None,
-        attached_at: None,
-        detached_at: None,
-        superseded_by: None,
-        expires_at: None,
-        created_at: now,
-        size_bytes: None,
-        archive_sha256: None,
-        tree: None,
-        object_key: None,
-        current: false,
+        ..Checkpoint::begun(crate::id::new(), sandbox, kind, instance.generation, Status::Capturing, now)
     };
     Ok(Intent {
         checkpoint,
@@ -205,7 +196,7 @@ async fn intend(tx: &mut Tx, sandbox: &Sandbox, instance: Instance, gate: &Claim
         workspace_seq: sandbox.workspace_seq,
         pointer_seq: sandbox.pointer_seq,
         attach: true,
-        explicit,
+        explicit: false,
         exclude,
         certain: true,
         artifact,
@@ -220,16 +211,19 @@ async fn publish(berth: &Berth, intent: &Intent, taken: &Taken, gate: &Claimed, 
     let mut sandbox = tx.lock_sandbox(intent.instance.sandbox_id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     tx.prove(gate).await?;
     let now = tx.now().await?;
-    let tree = tree_of(&taken.packed);
+    let named = taken.snapshot.as_ref().map(|s| s.snapshot_ref.as_str());
     let stored = StoredArtifact {
-        archive_sha256: &taken.packed.archive_sha256,
-        size_bytes: i64::try_from(taken.packed.size_bytes).unwrap_or(i64::MAX),
-        tree: Some(&tree),
+        archive_sha256: &taken.archive_sha256,
+        size_bytes: taken.size_bytes,
+        tree: taken.tree.as_ref(),
         provider: None,
+        named,
     };
     tx.publish_artifact(intent.artifact, &stored, now).await?;
     let mut row = intent.checkpoint.clone();
-    row.workspace_revision = Some(unused_revision(&mut tx, sandbox.id, now, &taken.packed.archive_sha256).await?);
+    row.workspace_revision = Some(unused_revision(&mut tx, sandbox.id, row.kind, now, &taken.archive_sha256).await?);
+    row.provider_ref = named.map(str::to_owned);
+    row.expires_at = taken.snapshot.as_ref().and_then(|s| s.expires_at);
     row.consistency = Some(taken.consistency);
     row.warnings = Json(taken.warnings.clone());
     row.status = super::step(Status::Capturing.on(Event::Record))?;
@@ -243,9 +237,9 @@ async fn publish(berth: &Berth, intent: &Intent, taken: &Taken, gate: &Claimed, 
         row.attached_at = Some(now);
         sandbox.current_checkpoint_id = Some(row.id);
         sandbox.pointer_seq += 1;
-        let clean = taken.consistency != Consistency::Live;
-        sandbox.synced_seq = clean.then_some(intent.workspace_seq);
-        sandbox.process_open &= !clean;
+        sandbox.synced_seq = (taken.consistency != Consistency::Live).then_some(intent.workspace_seq);
+        // What was only paused goes on writing.
+        sandbox.process_open &= taken.consistency != Consistency::Quiescent;
         sandbox.diverged = false;
         sandbox.unsaved_loss = false;
     } else if wanted {
@@ -282,10 +276,10 @@ pub(super) fn tree_of(packed: &Packed) -> Tree {
 }
 
 /// A revision no other row of the sandbox has: equal bytes within one millisecond get the next one.
-async fn unused_revision(tx: &mut Tx, sandbox: Uuid, now: Time, archive_sha256: &str) -> Result<String> {
+async fn unused_revision(tx: &mut Tx, sandbox: Uuid, kind: Kind, now: Time, archive_sha256: &str) -> Result<String> {
     let mut at = now;
     loop {
-        let revision = portable_revision(at, archive_sha256);
+        let revision = revision(kind, at, archive_sha256);
         if tx.checkpoint_by_revision(sandbox, &revision).await?.is_none() {
             return Ok(revision);
         }
@@ -296,11 +290,11 @@ async fn unused_revision(tx: &mut Tx, sandbox: Uuid, now: Time, archive_sha256: 
 /// The row says why there are no bytes; what was stored of them is removed only once the row surely will not name it.
 async fn fail(berth: &Berth, intent: &Intent, error: &Error) {
     match mark_failed(berth, intent, &error.code.as_str()).await {
-        Ok(true) => {
+        Ok(true) if intent.checkpoint.kind == Kind::PortableWorkspace => {
             // The ledger deletes it once more when no late upload can land any longer.
             berth.blobs.delete(&intent.key).await.ok();
         }
-        Ok(false) => {}
+        Ok(_) => {}
         Err(error) => {
             tracing::warn!(checkpoint_id = %intent.checkpoint.id, code = %error.code.as_str(), "a failed capture is marked later");
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::attach::lock;
-use super::{Berth, Caller};
+use super::{Berth, Caller, native};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
 use crate::model::checkpoint::{Checkpoint, Status};
@@ -70,7 +70,7 @@ pub async fn due(berth: &Berth) -> Result<(Vec<Uuid>, Vec<Uuid>)> {
     let now = tx.now().await?;
     let unrecorded = tx.unrecorded_artifacts(now.before(UNRECORDED), super::reap::BATCH).await?;
     let due = tx.artifacts_to_delete(now, super::reap::BATCH).await?;
-    Ok((unrecorded, due.into_iter().map(|(id, _, _)| id).collect()))
+    Ok((unrecorded, due.into_iter().map(|artifact| artifact.id).collect()))
 }
 
 /// One pass over the deletion ledger: "already gone" counts as deleted. Returns how many were deleted.
@@ -84,19 +84,19 @@ pub async fn delete_artifacts(berth: &Arc<Berth>) -> Result<u64> {
     let due = tx.artifacts_to_delete(now, super::reap::BATCH).await?;
     tx.commit().await?;
     let mut deleted = 0;
-    for (id, key, attempts) in due {
-        let wait = BACK_OFF.saturating_mul(2_u32.saturating_pow(u32::try_from(attempts.clamp(0, 8)).unwrap_or(8)));
+    for artifact in due {
+        let wait = BACK_OFF.saturating_mul(2_u32.saturating_pow(u32::try_from(artifact.attempts.clamp(0, 8)).unwrap_or(8)));
         let mut tx = berth.store.begin().await?;
         let now = tx.now().await?;
-        let begun = tx.begin_deletion(id, now.after(wait), now).await?;
+        let begun = tx.begin_deletion(artifact.id, now.after(wait), now).await?;
         tx.commit().await?;
         super::crash_point("before_artifact_delete");
-        if !begun || berth.blobs.delete(&key).await.is_err() {
+        if !begun || !native::delete(berth, &artifact).await {
             continue;
         }
         let mut tx = berth.store.begin().await?;
         let now = tx.now().await?;
-        tx.settle_deletion(id, now).await?;
+        tx.settle_deletion(artifact.id, now).await?;
         tx.commit().await?;
         deleted += 1;
     }

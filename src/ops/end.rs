@@ -216,7 +216,8 @@ async fn carry_out(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Resul
     let destroys = instance.disposition.max(Some(release.disposition)) == Some(Disposition::Destroy);
     let environment = tx.environment(instance.organization_id, instance.environment_id).await?;
     let required = destroys && sandbox.workspace_seq > 0 && environment.is_some_and(|e| e.requires_checkpoint_of(&sandbox));
-    let saved = tx.current_checkpoint(sandbox.id).await?.is_some_and(|c| c.kind == CheckpointKind::PortableWorkspace);
+    let current = tx.current_checkpoint(sandbox.id).await?.map(|c| c.kind);
+    let saved = current == Some(CheckpointKind::PortableWorkspace);
     drop(tx);
     let processes_go_on = release.disposition == Disposition::KeepRunning && !release.cancel_active_work;
     let mut certain = true;
@@ -236,11 +237,14 @@ async fn carry_out(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Resul
     let dirty = sandbox.is_dirty(Some(&instance)) || !certain;
     let wanted = match release.save {
         Save::None => false,
-        Save::Auto => dirty && !release.discard,
+        // A snapshot is never all that is left of a sandbox that is destroyed.
+        Save::Auto => (dirty || destroys && current == Some(CheckpointKind::ProviderNative)) && !release.discard,
         Save::PortableWorkspace | Save::ProviderNative => true,
     };
     let wanted = wanted || required && (dirty || !saved);
-    if wanted && let Err(cause) = capture::automatic(berth, &instance, gate, certain).await {
+    let native = release.save == Save::ProviderNative && !destroys;
+    let kind = if native { CheckpointKind::ProviderNative } else { CheckpointKind::PortableWorkspace };
+    if wanted && let Err(cause) = capture::automatic(berth, kind, &instance, gate, certain).await {
         if loss::investigate(berth, &instance).await? == loss::Found::Lost {
             return Ok(Gate::Unneeded);
         }

@@ -35,6 +35,7 @@ pub mod loss;
 pub mod maintenance;
 pub mod make;
 pub mod many;
+mod native;
 pub mod organization;
 pub mod output;
 pub mod probe;

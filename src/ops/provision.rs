@@ -388,16 +388,19 @@ async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: 
     };
     let environment = tx.environment(lease.organization_id, lease.environment_id).await?;
     let required = sandbox.workspace_seq > 0 && environment.is_some_and(|e| e.requires_checkpoint_of(&sandbox));
-    let saved = tx.current_checkpoint(sandbox.id).await?.is_some_and(|c| c.kind == CheckpointKind::PortableWorkspace);
+    let current = tx.current_checkpoint(sandbox.id).await?.map(|c| c.kind);
+    let saved = current == Some(CheckpointKind::PortableWorkspace);
     tx.commit().await?;
     let gate = gate.ok_or(StoreError::ClaimLost)?;
     let held = berth.work.hold(gate);
-    let dirty = sandbox.is_dirty(Some(instance)) && !sandbox.is_anonymous() || required && !saved;
+    let unsaved = sandbox.is_dirty(Some(instance)) && !sandbox.is_anonymous();
+    // A snapshot is never all that is left of an instance that is destroyed, nor what another configuration starts from.
+    let dirty = unsaved || required && !saved || current == Some(CheckpointKind::ProviderNative);
     if !lease.plan.discard {
         if !instance.quiet {
             quiet::silence(berth, instance, lease.grant_seq).await?;
         }
-        if dirty && let Err(cause) = capture::automatic(berth, instance, &gate, true).await {
+        if dirty && let Err(cause) = capture::automatic(berth, CheckpointKind::PortableWorkspace, instance, &gate, true).await {
             let kept = keep_unsaved(berth, lease, claim, &gate, &cause, required).await?;
             held.settled();
             return Ok(Some(kept));

@@ -1,6 +1,5 @@
 //! Record: a checkpoint made elsewhere gets its row. Recording the same again finds the same row, whatever happened since.
 
-use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::attach::{lock, only_the_writer};
@@ -57,33 +56,12 @@ pub async fn record(berth: &Berth, caller: &Caller, id: Uuid, input: Record) -> 
         return Err(missing());
     }
     let row = Checkpoint {
-        id: caller.first_id(),
-        organization_id: caller.organization,
-        sandbox_id: id,
-        instance_id: None,
-        generation: input.generation,
-        workspace_seq: None,
-        kind: input.kind,
-        status: Status::Recorded,
         artifact_id,
-        parent_id: None,
         provider_ref: input.provider_ref,
         workspace_revision: Some(input.workspace_revision),
-        consistency: None,
-        warnings: Json(Vec::new()),
         source_turn_id: input.source_turn_id,
         source_tool_call_id: input.source_tool_call_id,
-        failure_code: None,
-        attached_at: None,
-        detached_at: None,
-        superseded_by: None,
-        expires_at: None,
-        created_at: now,
-        size_bytes: None,
-        archive_sha256: None,
-        tree: None,
-        object_key: None,
-        current: false,
+        ..Checkpoint::begun(caller.first_id(), &sandbox, input.kind, input.generation, Status::Recorded, now)
     };
     tx.insert_checkpoint(&row).await?;
     super::capture::tell(&mut tx, &row, "checkpoint.recorded", &caller.actor(), now).await?;

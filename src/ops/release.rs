@@ -31,7 +31,10 @@ pub async fn release(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Relea
         return Err(Error::new(Code::Forbidden, "A lease token may neither destroy nor discard; use an API key."));
     }
     if input.checkpoint == Some(Save::ProviderNative) {
-        return Err(Error::new(Code::CapabilityNotGranted, "This provider takes no snapshots of its own; say auto or portable_workspace."));
+        let view = super::lease::read(berth, caller.organization, id).await?;
+        if let Some(instance) = &view.instance {
+            super::native::offered(berth, instance)?;
+        }
     }
     end_lease(berth, caller, id, &input).await?;
     answer(berth, caller, id).await

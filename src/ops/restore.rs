@@ -15,7 +15,7 @@ use super::succeed::{self, Leaving};
 use super::view::{Answered, LeaseView};
 use super::{Berth, Caller, capture, quiet, terminate};
 use crate::error::{Code, Error, Result};
-use crate::model::checkpoint::Event as CheckpointEvent;
+use crate::model::checkpoint::{Event as CheckpointEvent, Kind};
 use crate::model::event::Actor;
 use crate::model::instance::{Instance, Role, Status as InstanceStatus};
 use crate::model::key::Scope;
@@ -121,7 +121,7 @@ async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, pa
                     .allow(&["capture", "discard"]));
             }
             Unsaved::Capture => {
-                capture::automatic(berth, &intent.former, gate, true).await?;
+                capture::automatic(berth, Kind::PortableWorkspace, &intent.former, gate, true).await?;
             }
             Unsaved::Discard => super::release::require_checkpoint_of(berth, &intent.former).await?,
         }

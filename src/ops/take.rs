@@ -1,14 +1,20 @@
 //! Taking a workspace's bytes: walked, streamed into the store, read back and walked again; nothing of it moves a pointer.
 
 use super::{Berth, make};
-use crate::archive::{ArchiveCode, ArchiveError, Limits, Packed};
+use crate::archive::{ArchiveCode, ArchiveError, Limits};
 use crate::error::{Code, Error, Result};
-use crate::model::checkpoint::{Consistency, Warning};
+use crate::model::checkpoint::{Consistency, Tree, Warning};
 use crate::model::instance::Instance;
+use crate::provider::Snapshot;
 
 /// Bytes that were taken and stored.
 pub(super) struct Taken {
-    pub packed: Packed,
+    /// Of the archive's bytes; of a snapshot, of what names it.
+    pub archive_sha256: String,
+    pub size_bytes: Option<i64>,
+    /// What is known of the content; of a snapshot's, nothing.
+    pub tree: Option<Tree>,
+    pub snapshot: Option<Snapshot>,
     pub consistency: Consistency,
     pub warnings: Vec<Warning>,
 }
@@ -53,7 +59,15 @@ async fn take_once(berth: &Berth, instance: &Instance, exclude: &[String], key: 
     } else {
         Vec::new()
     };
-    Ok(Taken { packed, consistency: if live { Consistency::Live } else { Consistency::Quiescent }, warnings })
+    let (size_bytes, tree) = (i64::try_from(packed.size_bytes).ok(), Some(super::capture::tree_of(&packed)));
+    Ok(Taken {
+        archive_sha256: packed.archive_sha256,
+        size_bytes,
+        tree,
+        snapshot: None,
+        consistency: if live { Consistency::Live } else { Consistency::Quiescent },
+        warnings,
+    })
 }
 
 /// With a process open everything may change at any time, and the checkpoint says so; without one, nothing may.

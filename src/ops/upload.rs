@@ -64,7 +64,8 @@ pub async fn upload(
     let (kind, form) = if receipt.is_some() { (Kind::ProviderNative, "receipt") } else { (Kind::PortableWorkspace, "tar.zst") };
     let artifact = crate::id::new();
     let key = format!("{}/{sandbox}/{artifact}.{form}", caller.organization);
-    let registered = NewArtifact { id: artifact, organization_id: caller.organization, sandbox_id: sandbox, kind, object_key: &key };
+    let organization_id = caller.organization;
+    let registered = NewArtifact { id: artifact, organization_id, sandbox_id: sandbox, kind, object_key: &key, home: None };
     let mut tx = berth.store.begin().await?;
     let now = tx.now().await?;
     tx.register_artifact(&registered, now.after(UPLOAD_ENDS), now).await?;
@@ -85,7 +86,8 @@ pub async fn upload(
     }
     let size_bytes = i64::try_from(size).unwrap_or(i64::MAX);
     let provider = receipt.as_ref().map(|r| r.origin.provider());
-    let stored = StoredArtifact { archive_sha256: &archive_sha256, size_bytes, tree: tree.as_ref(), provider };
+    let stored =
+        StoredArtifact { archive_sha256: &archive_sha256, size_bytes: Some(size_bytes), tree: tree.as_ref(), provider, named: None };
     let mut tx = berth.store.begin().await?;
     let now = tx.now().await?;
     tx.publish_artifact(artifact, &stored, now).await?;

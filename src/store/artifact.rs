@@ -18,6 +18,19 @@ pub struct NewArtifact<'a> {
     pub sandbox_id: Uuid,
     pub kind: Kind,
     pub object_key: &'a str,
+    /// Provider and binding of a snapshot; bytes in the archive store have none.
+    pub home: Option<(&'a str, &'a str)>,
+}
+
+/// A deletion that is due.
+#[derive(Debug, sqlx::FromRow)]
+#[expect(missing_docs, reason = "the columns of the table")]
+pub struct DueDeletion {
+    pub id: Uuid,
+    pub object_key: String,
+    pub attempts: i64,
+    pub provider: Option<String>,
+    pub binding: Option<String>,
 }
 
 /// What is known once the bytes are stored and verified.
@@ -25,19 +38,22 @@ pub struct NewArtifact<'a> {
 #[expect(missing_docs, reason = "the columns of the table")]
 pub struct StoredArtifact<'a> {
     pub archive_sha256: &'a str,
-    pub size_bytes: i64,
+    pub size_bytes: Option<i64>,
     pub tree: Option<&'a Tree>,
     /// The provider whose receipt it is.
     pub provider: Option<&'a str>,
+    /// What the provider calls it, if it was not foretold.
+    pub named: Option<&'a str>,
 }
 
 impl Tx {
     /// Registers an artifact before its bytes are stored. Unless it is published, they are deleted from `doomed_at` on.
     pub async fn register_artifact(&mut self, a: &NewArtifact<'_>, doomed_at: Time, now: Time) -> Result<()> {
         on!(self, c => sqlx::query(
-            "INSERT INTO artifact (id, organization_id, sandbox_id, kind, object_key, status, next_attempt_at, created_at, updated_at)
-             VALUES ($1, $2, $3, $4, $5, 'deleting', $6, $7, $7)")
+            "INSERT INTO artifact (id, organization_id, sandbox_id, kind, object_key, provider, binding, status, next_attempt_at, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, $5, $8, $9, 'deleting', $6, $7, $7)")
             .bind(a.id).bind(a.organization_id).bind(a.sandbox_id).bind(a.kind).bind(a.object_key).bind(doomed_at).bind(now)
+            .bind(a.home.map(|home| home.0)).bind(a.home.map(|home| home.1))
             .execute(c).await.map(|_| ()))?;
         Ok(())
     }
@@ -45,9 +61,10 @@ impl Tx {
     /// Reprieves an artifact whose bytes are stored and verified. `Moved` once a deletion was begun: then the bytes may be gone.
     pub async fn publish_artifact(&mut self, id: Uuid, stored: &StoredArtifact<'_>, now: Time) -> Result<()> {
         let published = on!(self, c => sqlx::query(
-            "UPDATE artifact SET status = 'stored', next_attempt_at = NULL, archive_sha256 = $2, size_bytes = $3, tree = $4, provider = $5, updated_at = $6
+            "UPDATE artifact SET status = 'stored', next_attempt_at = NULL, archive_sha256 = $2, size_bytes = $3, tree = $4,
+                 provider = COALESCE($5, provider), object_key = COALESCE($7, object_key), updated_at = $6
              WHERE id = $1 AND status = 'deleting' AND attempts = 0")
-            .bind(id).bind(stored.archive_sha256).bind(stored.size_bytes).bind(stored.tree.map(Json)).bind(stored.provider).bind(now)
+            .bind(id).bind(stored.archive_sha256).bind(stored.size_bytes).bind(stored.tree.map(Json)).bind(stored.provider).bind(now).bind(stored.named)
             .execute(c).await.map(|d| d.rows_affected()))?;
         if published == 1 { Ok(()) } else { Err(StoreError::Moved) }
     }
@@ -95,10 +112,18 @@ impl Tx {
         Ok(())
     }
 
-    /// Artifacts whose deletion is due: id, object key, attempts so far.
-    pub async fn artifacts_to_delete(&mut self, now: Time, limit: i64) -> Result<Vec<(Uuid, String, i64)>> {
+    /// The binding of a snapshot of this organization that is not to be deleted.
+    pub async fn kept_snapshot(&mut self, organization: Uuid, provider: &str, snapshot_ref: &str) -> Result<Option<String>> {
+        Ok(on!(self, c => sqlx::query_scalar(
+            "SELECT binding FROM artifact WHERE kind = 'provider_native' AND object_key = $3 AND organization_id = $1 AND provider = $2
+               AND binding IS NOT NULL AND status = 'stored'")
+            .bind(organization).bind(provider).bind(snapshot_ref).fetch_optional(c).await)?)
+    }
+
+    /// Artifacts whose deletion is due.
+    pub async fn artifacts_to_delete(&mut self, now: Time, limit: i64) -> Result<Vec<DueDeletion>> {
         Ok(on!(self, c => sqlx::query_as(
-            "SELECT id, object_key, attempts FROM artifact WHERE status = 'deleting' AND next_attempt_at <= $1 ORDER BY next_attempt_at LIMIT $2")
+            "SELECT id, object_key, attempts, provider, binding FROM artifact WHERE status = 'deleting' AND next_attempt_at <= $1 ORDER BY next_attempt_at LIMIT $2")
             .bind(now).bind(limit).fetch_all(c).await)?)
     }
 

@@ -36,10 +36,12 @@ impl Tx {
     pub async fn save_checkpoint(&mut self, k: &Checkpoint, was: Status, now: Time) -> Result<()> {
         let saved = on!(self, c => sqlx::query(
             "UPDATE checkpoint SET status = $3, artifact_id = $4, workspace_revision = $5, consistency = $6, warnings = $7, failure_code = $8,
-                 attached_at = $9, detached_at = $10, superseded_by = $11, updated_at = $12
+                 attached_at = $9, detached_at = $10, superseded_by = $11, updated_at = $12,
+                 provider_ref = $13, expires_at = $14
              WHERE id = $1 AND status = $2")
             .bind(k.id).bind(was).bind(k.status).bind(k.artifact_id).bind(&k.workspace_revision).bind(k.consistency).bind(&k.warnings)
             .bind(&k.failure_code).bind(k.attached_at).bind(k.detached_at).bind(k.superseded_by).bind(now)
+            .bind(&k.provider_ref).bind(k.expires_at)
             .execute(c).await.map(|d| d.rows_affected()))?;
         if saved == 1 { Ok(()) } else { Err(StoreError::Moved) }
     }

@@ -3,6 +3,7 @@
 mod crash;
 mod elsewhere;
 mod integrity;
+mod native;
 mod pointer;
 mod receipts;
 mod required;

@@ -178,7 +178,7 @@ both! {
         let now = tx.now().await.unwrap();
         let due = tx.artifacts_to_delete(now, 10).await.unwrap();
         assert_eq!(due.len(), 1);
-        assert!(tx.begin_deletion(due[0].0, now.after(Duration::from_secs(5)), now).await.unwrap());
+        assert!(tx.begin_deletion(due[0].id, now.after(Duration::from_secs(5)), now).await.unwrap());
         tx.commit().await.unwrap();
         let other = world.another().await;
         assert_eq!(ops::collect::delete_artifacts(&other).await.unwrap(), 0, "somebody is at it");
