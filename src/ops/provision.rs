@@ -77,6 +77,11 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
                     return Ok(done);
                 }
             }
+            InstanceStatus::Creating if instance.provider_ref.is_some() && row.plan.restore.is_some() => {
+                if !begin_anew(berth, &row, &instance, claim).await? {
+                    return Ok(Done::NothingLeft);
+                }
+            }
             InstanceStatus::Creating => match make::make(berth, &instance, &row.plan, claim).await {
                 Ok(ready) => {
                     super::crash_point("before_activation");
@@ -419,6 +424,21 @@ async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: 
     held.settled();
     terminate::spawn(berth, former.id);
     Ok(None)
+}
+
+/// Whoever filled the instance before may still be at it, and what it writes would land on a successor's live work. So it is retired,
+/// and the workspace is put back into one that nobody else knows.
+async fn begin_anew(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: &Claimed) -> Result<bool> {
+    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(false) };
+    let Some(mut former) = tx.instance_by_id(instance.id).await?.filter(|i| i.status == InstanceStatus::Creating) else { return Ok(false) };
+    succeed::retire(&mut tx, &mut sandbox, &mut former, Leaving::Decided, "restore_taken_over", true, &ACTOR, now).await?;
+    let (reason, previous) = (lease.plan.reason.clone(), lease.plan.previous_instance_id);
+    next_instance(berth, &mut tx, &mut sandbox, &mut lease, &former, "restore_taken_over", now).await?;
+    (lease.plan.reason, lease.plan.previous_instance_id) = (reason, previous);
+    tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
+    tx.commit().await?;
+    terminate::spawn(berth, former.id);
+    Ok(true)
 }
 
 /// Unsaved work could not be saved: nothing is destroyed, the box is held and the lease fails.

@@ -10,7 +10,7 @@ use berth::provider::{Kind, Provider};
 
 use super::*;
 use crate::both;
-use crate::harness::{World, code, until};
+use crate::harness::{World, code, settle, until};
 
 both! {
     async fn h6_a_restore_whose_create_fails_leaves_the_live_instance_and_its_lease(world) {
@@ -108,6 +108,29 @@ both! {
         let b = world.acquire_with(input).await.unwrap().0;
         assert_ne!(b.lease.instance_id, a.lease.instance_id);
         assert_eq!(world.get(&b, "f").await.unwrap(), "new");
+    }
+
+    async fn a_restore_that_outlives_its_claim_lands_on_nobodys_box(world) {
+        let lease = world.acquire("run", "s").await.unwrap();
+        world.put(&lease, "f", "saved").await.unwrap();
+        world.capture(&lease).await.unwrap();
+        world.release_with(&lease, ReleaseRequest { disposition: Some(Disposition::Destroy), ..Default::default() }).await.unwrap();
+        let mut stuck = world.faults.hang(Verb::WriteTree);
+        let (berth, caller) = (world.berth.clone(), world.caller.clone());
+        let slow = tokio::spawn(async move { ops::acquire::acquire(&berth, &caller, want("next", Some("s"))).await });
+        stuck.reached().await;
+        world.advance(LAPSE);
+        let other = world.another().await;
+        settle(&other).await;
+        let next = ops::acquire::acquire(&other, &world.caller, want("next", Some("s"))).await.unwrap().0;
+        assert_eq!((next.lease.status, world.get(&next, "f").await.unwrap().as_str()), (Status::Active, "saved"));
+        world.put(&next, "f", "new work").await.unwrap();
+        stuck.release();
+        slow.await.unwrap().ok();
+        until("the slow server's call is over", async || world.berth.work.under_way() == 0).await;
+        assert_eq!(world.get(&next, "f").await.unwrap(), "new work", "what came late is nowhere");
+        world.settle().await;
+        world.assert_ledger_is_inventory().await;
     }
 
     async fn h13_a_capture_does_not_undo_the_rollback_that_overtook_it(world) {
