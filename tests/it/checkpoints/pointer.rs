@@ -233,6 +233,39 @@ both! {
         assert_eq!(objects(&world).await, 1);
     }
 
+    async fn what_was_rejected_is_collected_by_the_time_of_its_rejection(world) {
+        let lease = world.acquire("run", "s").await.unwrap();
+        world.put(&lease, "f", "good").await.unwrap();
+        let good = world.capture(&lease).await.unwrap();
+        world.put(&lease, "f", "bad").await.unwrap();
+        let bad = world.capture(&lease).await.unwrap();
+        world.advance(DAY / 2);
+        assert!(rollback(&world, &lease, 1, bad.id).await.unwrap().1);
+        let (still, moved) = rollback(&world, &lease, 1, bad.id).await.unwrap();
+        assert_eq!((still.unwrap().id, moved), (good.id, false), "again is a no-op that tells what is current");
+        let cutoff = bad.created_at.after(DAY / 4);
+        let collect = async |before| ops::collect::collect(&world.berth, &world.caller, lease.lease.sandbox_id, before, 10).await.unwrap();
+        assert!(collect(cutoff).await.is_empty(), "old it is, but not long rejected");
+        assert_eq!(collect(cutoff.after(DAY)).await.len(), 1);
+    }
+
+    async fn collecting_and_attaching_at_once_never_take_what_the_pointer_names(world) {
+        let lease = world.acquire("run", "s").await.unwrap();
+        world.put(&lease, "f", "one").await.unwrap();
+        for _ in 0..8 {
+            let loose = unattached(&world, &lease).await;
+            let before = loose.created_at.after(DAY);
+            let (attached, collected) = tokio::join!(
+                attach(&world, &lease, 1, loose.id, true),
+                ops::collect::collect(&world.berth, &world.caller, lease.lease.sandbox_id, before, 10)
+            );
+            let taken = collected.unwrap().contains(loose.workspace_revision.as_ref().unwrap());
+            assert_eq!(attached.is_ok(), !taken, "one of them was first");
+            assert_eq!(current(&world, &lease).await.map(|c| c.id) == Some(loose.id), !taken);
+        }
+        assert_at_rest(&world, &lease).await;
+    }
+
     async fn nothing_a_restore_is_filled_from_is_collected_under_it(world) {
         let lease = world.acquire("run", "s").await.unwrap();
         world.put(&lease, "f", "wanted").await.unwrap();
