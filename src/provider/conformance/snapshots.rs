@@ -34,10 +34,10 @@ pub async fn without_snapshots_every_verb_says_so(subject: Subject<'_>) {
     let provider = sandbox.provider();
     let binding = provider.binding().await.expect("binding");
     assert_eq!(provider.snapshot_ref(id::new()), None);
-    assert_eq!(provider.snapshot(&sandbox.name, id::new()).await.unwrap_err().kind, Kind::Unsupported);
-    assert_eq!(provider.restore(subject.spec, &tag(), "any").await.unwrap_err().kind, Kind::Unsupported);
-    assert_eq!(provider.probe_snapshot(&binding, "any").await.unwrap_err().kind, Kind::Unsupported);
-    assert_eq!(provider.delete_snapshot(&binding, "any").await.unwrap_err().kind, Kind::Unsupported);
+    assert_eq!(provider.snapshot(&sandbox.name, id::new()).await.expect_err("it must not").kind, Kind::Unsupported);
+    assert_eq!(provider.restore(subject.spec, &tag(), "any").await.expect_err("it must not").kind, Kind::Unsupported);
+    assert_eq!(provider.probe_snapshot(&binding, "any").await.expect_err("it must not").kind, Kind::Unsupported);
+    assert_eq!(provider.delete_snapshot(&binding, "any").await.expect_err("it must not").kind, Kind::Unsupported);
     provider.destroy(&sandbox.name).await.expect("destroy");
 }
 
@@ -71,12 +71,12 @@ pub async fn a_snapshot_is_there_until_it_is_deleted(subject: Subject<'_>) {
     let binding = provider.binding().await.expect("binding");
     assert!(provider.probe_snapshot(&binding, &taken).await.expect("probe"));
     provider.probe_snapshot("another account", &taken).await.expect_err("nothing is proven under another binding");
-    assert_eq!(provider.delete_snapshot("another account", &taken).await.unwrap_err().kind, Kind::Refused);
+    assert_eq!(provider.delete_snapshot("another account", &taken).await.expect_err("it must not").kind, Kind::Refused);
     assert!(provider.probe_snapshot(&binding, &taken).await.expect("probe"), "it was not deleted");
     assert_eq!(provider.delete_snapshot(&binding, &taken).await.expect("delete"), Destroyed::Ended);
     assert_eq!(provider.delete_snapshot(&binding, &taken).await.expect("again"), Destroyed::AlreadyGone);
     assert!(!provider.probe_snapshot(&binding, &taken).await.expect("probe"));
-    assert_eq!(provider.restore(subject.spec, &tag(), &taken).await.unwrap_err().kind, Kind::NotFound);
+    assert_eq!(provider.restore(subject.spec, &tag(), &taken).await.expect_err("it must not").kind, Kind::NotFound);
     provider.destroy(&sandbox.name).await.expect("destroy");
 }
 

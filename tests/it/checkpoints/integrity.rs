@@ -136,7 +136,7 @@ both! {
     async fn what_is_excluded_is_left_out_and_the_rest_comes_back_equal(world) {
         world.environment("lean", |e| e.checkpoint_policy.exclude = Some(vec!["node_modules".to_owned(), "target".to_owned()])).await;
         let mut input = want("run", Some("s"));
-        input.environment = "lean".to_owned();
+        "lean".clone_into(&mut input.environment);
         let lease = world.acquire_with(input.clone()).await.unwrap().0;
         world.put(&lease, "src/main.rs", "kept").await.unwrap();
         world.put(&lease, "node_modules/m/index.js", "left out").await.unwrap();
@@ -144,7 +144,7 @@ both! {
         let tar = fetched(&world, &saved).await;
         assert!(holds(&tar, "src/main.rs") && !holds(&tar, "node_modules"));
         world.release_with(&lease, destroy()).await.unwrap();
-        input.holder = "next".to_owned();
+        "next".clone_into(&mut input.holder);
         let next = world.acquire_with(input).await.unwrap().0;
         assert_eq!(world.get(&next, "src/main.rs").await.unwrap(), "kept");
         assert_eq!(code(world.get(&next, "node_modules/m/index.js").await), Code::FileNotFound);

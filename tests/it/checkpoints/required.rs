@@ -13,7 +13,7 @@ use crate::harness::code;
 
 fn wanting(holder: &str) -> Acquire {
     let mut input = want(holder, Some("s"));
-    input.environment = "careful".to_owned();
+    "careful".clone_into(&mut input.environment);
     input
 }
 

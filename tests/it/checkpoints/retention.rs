@@ -14,7 +14,7 @@ async fn keeping(world: &World, keep_last: i64, keep_for: Option<i64>) -> LeaseV
         })
         .await;
     let mut input = want("run", Some("s"));
-    input.environment = "keeping".to_owned();
+    "keeping".clone_into(&mut input.environment);
     input.ttl_seconds = Some(86_400);
     world.acquire_with(input).await.unwrap().0
 }

@@ -95,7 +95,7 @@ both! {
     async fn h12_with_nothing_to_stop_the_capture_is_attached_before_the_box_goes(world) {
         world.environment("gone", |e| e.policy = Some(berth::model::lease::Policy::Ephemeral)).await;
         let mut input = want("a", Some("s"));
-        input.environment = "gone".to_owned();
+        "gone".clone_into(&mut input.environment);
         let a = world.acquire_with(input.clone()).await.unwrap().0;
         world.exec(&a, &["linger", "60000"]).await.unwrap();
         world.put(&a, "f", "new").await.unwrap();
@@ -104,7 +104,7 @@ both! {
         world.settle().await;
         assert_eq!(world.lease(&a).await.lease.status, Status::Expired);
         world.faults.clear();
-        input.holder = "b".to_owned();
+        "b".clone_into(&mut input.holder);
         let b = world.acquire_with(input).await.unwrap().0;
         assert_ne!(b.lease.instance_id, a.lease.instance_id);
         assert_eq!(world.get(&b, "f").await.unwrap(), "new");
