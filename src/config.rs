@@ -64,7 +64,7 @@ pub struct Settings {
     /// Most connections to the database [default: 10]
     #[arg(long, env = "BERTH_DATABASE_MAX_CONNECTIONS", value_name = "COUNT")]
     pub database_max_connections: Option<u32>,
-    /// Where archives are kept: file:<directory>, or s3://, gs:// or az:// with a bucket and a prefix; credentials come from the
+    /// Where archives are kept: file:DIRECTORY, or s3://, gs:// or az:// with a bucket and a prefix; credentials come from the
     /// environment as the service's own tools have them [default: <file:DATA_DIR/archives>]
     #[arg(long, env = "BERTH_ARCHIVE_URL", value_name = "URL", hide_env_values = true)]
     pub archive_url: Option<Hidden>,
