@@ -64,7 +64,8 @@ pub struct Settings {
     /// Most connections to the database [default: 10]
     #[arg(long, env = "BERTH_DATABASE_MAX_CONNECTIONS", value_name = "COUNT")]
     pub database_max_connections: Option<u32>,
-    /// Where archives are kept [default: <file:DATA_DIR/archives>]
+    /// Where archives are kept: `file:DIRECTORY`, or `s3://`, `gs://` or `az://` with a bucket and a prefix; credentials come from the
+    /// environment as the service's own tools have them [default: <file:DATA_DIR/archives>]
     #[arg(long, env = "BERTH_ARCHIVE_URL", value_name = "URL", hide_env_values = true)]
     pub archive_url: Option<Hidden>,
     /// The first key of an empty database, 32 to 255 visible ASCII characters [default: one is made and shown]
@@ -301,7 +302,12 @@ impl Config {
             is_sqlite || database.starts_with("postgres://") || database.starts_with("postgresql://"),
             "BERTH_DATABASE_URL must begin with sqlite:, postgres:// or postgresql://",
         );
-        demand(self.archive_url.reveal().starts_with("file:"), "BERTH_ARCHIVE_URL must begin with file:");
+        let archive = self.archive_url.reveal();
+        let bucket = ["s3://", "gs://", "az://"].iter().find_map(|scheme| archive.strip_prefix(scheme));
+        demand(
+            archive.starts_with("file:") || bucket.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/')),
+            "BERTH_ARCHIVE_URL must begin with file:, or be s3://, gs:// or az:// with a bucket and a prefix",
+        );
         demand(self.database_max_connections >= 2, "BERTH_DATABASE_MAX_CONNECTIONS must be at least 2");
         demand(
             self.bootstrap_key.as_ref().is_none_or(|key| is_bootstrap_key(key.reveal())),
@@ -375,6 +381,18 @@ mod tests {
         let config = Config::new(above.over(below)).unwrap();
         assert_eq!((config.log.as_str(), config.reaper_period), ("debug", Duration::from_millis(100)));
         assert_eq!(config.database_url.reveal(), "sqlite:./data/berth.db");
+    }
+
+    #[test]
+    fn archives_are_kept_in_a_directory_or_a_bucket_and_nowhere_else() {
+        let with = |url: &str| Config::new(Settings { archive_url: Some(Hidden(url.to_owned())), ..Settings::default() });
+        for known in ["file:archives", "file:///var/berth", "s3://bucket/prefix", "gs://bucket", "az://container/prefix"] {
+            with(known).unwrap();
+        }
+        for unknown in ["", "/var/berth", "s3:bucket", "s3://", "s3:///prefix", "http://host/x", "ftp://host/x", "S3://bucket"] {
+            let told = with(unknown).unwrap_err();
+            assert!(told.contains("BERTH_ARCHIVE_URL"), "{unknown}: {told}");
+        }
     }
 
     #[test]

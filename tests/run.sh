@@ -106,7 +106,26 @@ start_docker() {
     tar -C "$root" -c . | docker -H "$BERTH_TEST_DOCKER" import - berth-test:1 >/dev/null
 }
 
+# An S3-compatible store of its own, from PyPI.
+start_s3() {
+    command -v python3 >/dev/null && command -v curl >/dev/null || return 1
+    python3 -m venv "$scratch/venv" >/dev/null 2>&1 || return 1
+    "$scratch/venv/bin/pip" install --quiet --disable-pip-version-check 'moto[server]' >/dev/null 2>&1 || return 1
+    local port
+    port=$(free_port)
+    "$scratch/venv/bin/moto_server" -H 127.0.0.1 -p "$port" >"$scratch/moto.log" 2>&1 &
+    stop+=("kill $!")
+    for _ in $(seq 100); do
+        curl -fsS -X PUT "http://127.0.0.1:$port/berth-test" >/dev/null 2>&1 && break
+        sleep 0.2
+    done
+    curl -fsS "http://127.0.0.1:$port/berth-test" >/dev/null 2>&1 || return 1
+    export BERTH_TEST_S3=s3://berth-test AWS_ENDPOINT="http://127.0.0.1:$port" AWS_ALLOW_HTTP=true AWS_REGION=us-east-1
+    export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test
+}
+
 skip=()
+start_s3 || missing "the S3-compatible store (moto) could not be started"
 if ! start_postgres; then
     missing "PostgreSQL could not be started"
     skip+=(postgres)

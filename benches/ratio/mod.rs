@@ -11,6 +11,7 @@
 
 pub mod cycle;
 pub mod raw;
+pub mod tree;
 
 use std::future::Future;
 use std::io::{BufRead, BufReader as Lines};

@@ -10,6 +10,7 @@ use futures_util::TryStreamExt;
 use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
+use object_store::prefix::PrefixStore;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::spawn_blocking;
@@ -24,6 +25,9 @@ use super::{ArchiveCode, ArchiveError, ByteStream, Limits, Result, Tree};
 const PART: usize = 10 << 20;
 /// Parts on their way at once; with `PART` this bounds the memory of an upload.
 const PARTS_AT_ONCE: usize = 3;
+
+/// The schemes of stores that are not a directory.
+const CLOUDS: [&str; 3] = ["s3", "gs", "az"];
 
 /// What was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,16 +61,34 @@ enum Form {
 }
 
 impl Blobs {
-    /// Opens the store at a URL: `file:<directory>`, made if it is missing and readable by its owner alone. `Invalid` for any
-    /// other scheme. Blocks for a moment; meant for the start of the server.
+    /// Opens the store at a URL: `file:<directory>`, made if it is missing and readable by its owner alone, or `s3://`, `gs://` or
+    /// `az://` with a bucket and a prefix in it, whose credentials and endpoint the environment names as that service's own tools have
+    /// them (`AWS_…`, `GOOGLE_…`, `AZURE_…`). `Invalid` for any other scheme. Blocks for a moment; meant for the start of the server.
     pub fn open(url: &str) -> Result<Self> {
-        let Some(("file", rest)) = url.split_once(':') else {
-            return Err(ArchiveError::invalid("the archive store's URL has no known scheme; known is: file"));
-        };
-        let directory = rest.strip_prefix("//").unwrap_or(rest);
+        match url.split_once(':') {
+            Some(("file", rest)) => Self::open_directory(rest.strip_prefix("//").unwrap_or(rest)),
+            Some((scheme, _)) if CLOUDS.contains(&scheme) => Self::open_bucket(url),
+            _ => Err(ArchiveError::invalid("the archive store's URL has no known scheme; known are: file, s3, gs, az")),
+        }
+    }
+
+    fn open_directory(directory: &str) -> Result<Self> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let files = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true).with_automatic_cleanup(true);
         Ok(Self { store: Arc::new(files) })
+    }
+
+    fn open_bucket(url: &str) -> Result<Self> {
+        // Whichever is installed first stays.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let parsed = reqwest::Url::parse(url).map_err(|_| ArchiveError::invalid("the archive store's URL cannot be read"))?;
+        // Names without a service's prefix, such as TOKEN, are somebody else's.
+        let settings = std::env::vars_os()
+            .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(key, _)| ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|service| key.starts_with(service)));
+        let (store, prefix) = object_store::parse_url_opts(&parsed, settings)?;
+        let store: Arc<dyn ObjectStore> = if prefix.as_ref().is_empty() { store.into() } else { Arc::new(PrefixStore::new(store, prefix)) };
+        Ok(Self { store })
     }
 
     /// Stores a tar under a key, checked and compressed as it streams, then reads it back.
@@ -84,6 +106,16 @@ impl Blobs {
     /// the first MiB.
     pub async fn put_upload(&self, key: &str, body: ByteStream, limits: &Limits) -> Result<Packed> {
         self.put(key, body, limits, Form::TarOrZstd).await
+    }
+
+    /// Stores a few bytes as they are, then reads them back; their SHA-256 in hexadecimal and their number.
+    pub async fn put_bytes(&self, key: &str, bytes: Vec<u8>) -> Result<(String, u64)> {
+        let mut sum = Sum::new(io::sink());
+        io::Write::write_all(&mut sum, &bytes)?;
+        let (size, sha256) = (sum.size, sum.hex());
+        self.store.put(&location(key)?, bytes.into()).await?;
+        self.verify(key, &sha256, size).await?;
+        Ok((sha256, size))
     }
 
     /// Reads a stored archive to its end and compares. `Missing`, or `HashMismatch` when size or hash differ.
@@ -124,7 +156,7 @@ impl Blobs {
         body(self.get(key, GetOptions::new().with_range(range.map(GetRange::Bounded))).await?)
     }
 
-    /// Deletes an archive; `false` when the store says that there was none, which is success too.
+    /// Deletes an archive; `false` when the store says that there was none, which is success too. Some stores do not say.
     pub async fn delete(&self, key: &str) -> Result<bool> {
         match self.store.delete(&location(key)?).await {
             Ok(()) => Ok(true),

@@ -2,6 +2,7 @@
 
 pub mod blob;
 mod cursor;
+pub mod descriptor;
 mod entries;
 mod exclude;
 mod header;
@@ -10,6 +11,7 @@ mod ledger;
 pub mod measure;
 mod pax;
 pub mod pipe;
+pub mod receipt;
 pub mod relay;
 mod scan;
 mod squeeze;
@@ -170,13 +172,18 @@ impl ArchiveError {
         }
         let mut cause = error.source();
         while let Some(inner) = cause {
-            if inner.downcast_ref::<io::Error>().is_some_and(|io| is_full(io.kind())) {
+            if inner.downcast_ref::<io::Error>().is_some_and(|io| is_full(io.kind())) || says_full(&inner.to_string()) {
                 return Self::new(ArchiveCode::Full, "the archive store is full");
             }
             cause = inner.source();
         }
         Self::new(ArchiveCode::Storage, error.to_string())
     }
+}
+
+/// How stores reached over HTTP say that they are full: by the status, or by the code in their answer.
+fn says_full(answer: &str) -> bool {
+    ["507 Insufficient Storage", "XMinioStorageFull", "QuotaExceeded"].iter().any(|words| answer.contains(words))
 }
 
 fn is_full(kind: io::ErrorKind) -> bool {

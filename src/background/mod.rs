@@ -23,6 +23,9 @@ pub fn start(berth: &Arc<Berth>) {
     every(berth, "artifact_deleter", Duration::from_secs(30).min(period * 6), |berth| async move {
         told(collect::delete_artifacts(&berth).await.map(|deleted| json!({ "deleted": deleted })))
     });
+    every(berth, "object_sweeper", Duration::from_secs(6 * 3600), |berth| async move {
+        told(collect::sweep_unledgered(&berth).await.map(|swept| json!({ "swept": swept })))
+    });
     every(berth, "housekeeper", Duration::from_secs(600), |berth| async move {
         events::forget_old(&berth).await?;
         told(drive::forget_old(&berth).await.map(|forgotten| json!({ "forgotten_operations": forgotten })))

@@ -44,14 +44,14 @@ struct UploadTarget {
 
 /// Upload an archive
 ///
-/// A tar, or a tar compressed with zstd, told by its content. It is checked while it streams in; whatever a restore would refuse is
-/// refused here. `Content-Digest: sha-256=:…:` is checked when present. Unless it is recorded, it goes after 24 hours.
+/// A tar, a tar compressed with zstd, or the receipt of a native snapshot, told by its content. It is checked while it streams in;
+/// whatever a restore would refuse is refused here. `Content-Digest: sha-256=:…:` is checked when present. Unless it is recorded, it goes after 24 hours.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/archives", operation_id = "archive_upload", tag = "checkpoints",
     params(("id" = Uuid, Path, description = "The sandbox."), UploadTarget),
     request_body(content = String, content_type = "application/octet-stream", description = "The archive's bytes.",
         example = json!("(a tar)")),
     responses((status = 201, description = "The archive is stored.", body = Archive)),
-    extensions(("x-error-codes" = json!(["lease_conflict", "lease_not_active", "lease_taken_over", "archive_unsafe", "archive_invalid", "archive_limit_exceeded", "digest_mismatch",
+    extensions(("x-error-codes" = json!(["lease_conflict", "lease_not_active", "lease_taken_over", "archive_unsafe", "archive_invalid", "archive_limit_exceeded", "digest_mismatch", "checkpoint_integrity",
         "unsupported_media_type", "storage_full"]))))]
 async fn upload(
     State(berth): State<Arc<Berth>>,

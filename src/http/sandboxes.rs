@@ -15,6 +15,7 @@ use super::body::Body;
 use super::extract::{Authenticated, Id};
 use super::query::{Filters, Query};
 use super::wire::explain::Explanation;
+use super::wire::retention::Retention;
 use super::wire::sandbox::{Sandbox, SandboxEnsure, SandboxPage};
 use super::{Http, words};
 use crate::model::instance::Status;
@@ -24,7 +25,7 @@ use crate::ops::{self, Berth};
 
 /// The routes of this file.
 pub fn routes() -> OpenApiRouter<Http> {
-    OpenApiRouter::new().routes(routes!(ensure, list)).routes(routes!(get, delete)).routes(routes!(explain))
+    OpenApiRouter::new().routes(routes!(ensure, list)).routes(routes!(get, delete)).routes(routes!(explain)).routes(routes!(retention))
 }
 
 /// Ensure a sandbox
@@ -109,4 +110,14 @@ async fn delete(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenti
     responses((status = 200, description = "The explanation.", body = Explanation)))]
 async fn explain(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id) -> Answer<Json<Explanation>> {
     Ok(Json(ops::explain::sandbox(&berth, &caller, id).await?.into()))
+}
+
+/// Ask what retention would do
+///
+/// Which of the sandbox's checkpoints would leave now, and why each of the others stays. Nothing is changed.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/retention", operation_id = "sandbox_retention", tag = "sandboxes",
+    params(("id" = uuid::Uuid, Path, description = "The sandbox.")),
+    responses((status = 200, description = "Every checkpoint, newest first.", body = Retention)))]
+async fn retention(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id) -> Answer<Json<Retention>> {
+    Ok(Json(ops::retain::dry_run(&berth, &caller, id).await?.into()))
 }

@@ -5,6 +5,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::IllegalStep;
+use super::sandbox::Sandbox;
 use crate::clock::Time;
 use crate::text_enum;
 
@@ -138,20 +139,58 @@ pub struct Checkpoint {
     pub current: bool,
 }
 
-/// The revision of a portable archive: when it was captured and the SHA-256 of its bytes.
-pub fn portable_revision(captured_at: Time, archive_sha256: &str) -> String {
-    format!("wa1:{:013}:{archive_sha256}", captured_at.0)
+impl Checkpoint {
+    /// A row of which nothing is known yet but what it is.
+    pub fn begun(id: Uuid, sandbox: &Sandbox, kind: Kind, generation: i64, status: Status, now: Time) -> Self {
+        Self {
+            id,
+            organization_id: sandbox.organization_id,
+            sandbox_id: sandbox.id,
+            instance_id: None,
+            generation,
+            workspace_seq: None,
+            kind,
+            status,
+            artifact_id: None,
+            parent_id: None,
+            provider_ref: None,
+            workspace_revision: None,
+            consistency: None,
+            warnings: Json(Vec::new()),
+            source_turn_id: None,
+            source_tool_call_id: None,
+            failure_code: None,
+            attached_at: None,
+            detached_at: None,
+            superseded_by: None,
+            expires_at: None,
+            created_at: now,
+            size_bytes: None,
+            archive_sha256: None,
+            tree: None,
+            object_key: None,
+            current: false,
+        }
+    }
+}
+
+/// The revision of these bytes: what they are, when they were captured and their SHA-256.
+pub fn revision(kind: Kind, captured_at: Time, archive_sha256: &str) -> String {
+    format!("{}:{:013}:{archive_sha256}", prefix(kind), captured_at.0)
+}
+
+fn prefix(kind: Kind) -> &'static str {
+    match kind {
+        Kind::PortableWorkspace => "wa1",
+        Kind::ProviderNative => "wa2",
+    }
 }
 
 /// Whether a revision is well formed and of this kind: `wa1:` portable, `wa2:` native, 13 digits, 64 hex digits.
 pub fn revision_is(revision: &str, kind: Kind) -> bool {
     let mut parts = revision.split(':');
-    let prefix = match kind {
-        Kind::PortableWorkspace => "wa1",
-        Kind::ProviderNative => "wa2",
-    };
     let hex64 = |s: &str| s.len() == 64 && s.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    parts.next() == Some(prefix)
+    parts.next() == Some(prefix(kind))
         && parts.next().is_some_and(|ms| ms.len() == 13 && ms.bytes().all(|b| b.is_ascii_digit()))
         && parts.next().is_some_and(hex64)
         && parts.next().is_none()
@@ -184,7 +223,7 @@ mod tests {
     #[test]
     fn revisions_are_strict() {
         let sha = "a".repeat(64);
-        let revision = portable_revision(Time(1_764_000_000_000), &sha);
+        let revision = revision(Kind::PortableWorkspace, Time(1_764_000_000_000), &sha);
         assert!(revision_is(&revision, Kind::PortableWorkspace) && !revision_is(&revision, Kind::ProviderNative));
         for bad in ["", "wa1:1:a", &format!("wa1:1764000000000:{}", "A".repeat(64)), &format!("{revision}:x")] {
             assert!(!revision_is(bad, Kind::PortableWorkspace), "{bad}");

@@ -6,6 +6,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::lease::{Policy, Save};
+use super::sandbox::Sandbox;
 use crate::clock::Time;
 use crate::text_enum;
 
@@ -69,6 +70,12 @@ pub struct Environment {
 }
 
 impl Environment {
+    /// Whether what a sandbox holds must be in a verified portable checkpoint before its instance is replaced or destroyed. Anonymous
+    /// sandboxes are exempt: nobody could ask for the work back.
+    pub fn requires_checkpoint_of(&self, sandbox: &Sandbox) -> bool {
+        self.checkpoint_policy.required == Some(true) && !sandbox.is_anonymous()
+    }
+
     /// How the workspace is saved when a lease ends and its caller said nothing. Where checkpoints are required, a policy is no
     /// consent to go without one.
     pub fn save_at_end(&self, expired: bool, anonymous: bool) -> Save {

@@ -37,6 +37,11 @@ impl Sandbox {
         instance.is_some_and(|i| i.status.is_live()) && (self.synced_seq != Some(self.workspace_seq) || self.process_open)
     }
 
+    /// Whether the pointer is behind what was last written, live or not; a holder who moved it away knows.
+    pub fn is_behind(&self) -> bool {
+        self.workspace_seq > 0 && self.synced_seq != Some(self.workspace_seq) && !self.diverged
+    }
+
     /// Whether nobody could come back and ask for the work.
     pub fn is_anonymous(&self) -> bool {
         self.scope_key.is_none()

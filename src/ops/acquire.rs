@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::input::Acquire;
 use super::view::{Answered, LeaseView};
-use super::{Berth, Caller, end, provision};
+use super::{Berth, Caller, end, provision, quiet};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
 use crate::model::capability::REUSABLE_LEASES;
@@ -51,7 +51,7 @@ pub async fn acquire(berth: &Arc<Berth>, caller: &Caller, input: Acquire) -> Res
                 return answer(berth, caller, lease, true, &input).await;
             }
             Attempt::TakeOver(lease) => {
-                end::pay_owed_fence(berth, lease).await?;
+                quiet::pay_owed_fence(berth, lease).await?;
                 return answer(berth, caller, lease, false, &input).await;
             }
             Attempt::End(sandbox, lease, gate) => {
@@ -335,6 +335,10 @@ impl Story<'_> {
                 Code::CheckpointUnavailable,
                 "Unsaved work of this scope was lost and there is no checkpoint to return to. Say restore.on_unavailable: empty to start over.",
             ));
+        }
+        let chosen = consent || self.input.on_unavailable.is_some() || self.input.restore_checkpoint_id.is_some();
+        if self.environment.requires_checkpoint_of(&self.sandbox) && self.sandbox.is_behind() && !chosen {
+            return Err(super::provision::behind());
         }
         if let Some(limit) = self.environment.max_live_instances {
             let usage = tx.live_instances_locked(self.environment.id).await?;

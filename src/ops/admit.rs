@@ -43,7 +43,7 @@ pub async fn admit(
             Ok(()) => match fenced.instance.status {
                 InstanceStatus::Running if fenced.instance.owed_fence.is_some() => {
                     drop(tx);
-                    super::end::pay_owed_fence(berth, lease).await?;
+                    super::quiet::pay_owed_fence(berth, lease).await?;
                     continue;
                 }
                 InstanceStatus::Running => {

@@ -17,6 +17,7 @@ use crate::store::fence::stale_generation;
 pub async fn attach(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: Uuid, input: Attach) -> Result<Checkpoint> {
     caller.require_on_sandbox(berth, Scope::Write, sandbox).await?;
     let patience = Instant::now() + berth.settings.gate_wait;
+    let mut resolved = false;
     loop {
         let mut tx = berth.store.begin().await?;
         let (mut row, now) = lock(&mut tx, caller, sandbox).await?;
@@ -45,11 +46,13 @@ pub async fn attach(berth: &Berth, caller: &Caller, sandbox: Uuid, checkpoint: U
         if matches!(chosen.status, Status::Attached | Status::Superseded) && !input.move_back {
             return Err(Error::new(Code::Superseded, "A later checkpoint is current. Say move_back: true to go back to this one."));
         }
-        if chosen.kind == Kind::ProviderNative {
-            return Err(Error::new(
-                Code::CheckpointUnavailable,
-                "This recorded snapshot is not in our ledger and this environment's provider cannot resolve it.",
-            ));
+        if chosen.kind == Kind::ProviderNative && !resolved {
+            let environment =
+                tx.environment(row.organization_id, row.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
+            drop(tx);
+            super::native::usable(berth, &environment.provider, &chosen).await?;
+            resolved = true;
+            continue;
         }
         let was = chosen.status;
         chosen.status = was
@@ -103,7 +106,8 @@ async fn point(tx: &mut Tx, sandbox: &mut Sandbox, to: &Checkpoint, now: Time) -
     let settled = of_this_instance && to.consistency != Some(Consistency::Live);
     sandbox.current_checkpoint_id = Some(to.id);
     sandbox.pointer_seq += 1;
-    sandbox.synced_seq = to.workspace_seq.filter(|_| settled);
+    // With nothing live the pointer is all there is, and nothing is behind it.
+    sandbox.synced_seq = if sandbox.instance_id.is_none() { Some(sandbox.workspace_seq) } else { to.workspace_seq.filter(|_| settled) };
     sandbox.diverged = sandbox.instance_id.is_some() && !of_this_instance;
     Ok(tx.save_sandbox(sandbox, now).await?)
 }

@@ -2,6 +2,7 @@
 //! in the one transaction that also gives the gate back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::types::Json;
 use tokio::sync::oneshot;
@@ -9,23 +10,26 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::input::Capture;
+use super::take::{Taken, take};
 use super::view::Answered;
-use super::{Berth, Caller, make};
-use crate::archive::{ArchiveCode, ArchiveError, Limits, Packed};
+use super::{Berth, Caller, native, quiet, retain};
+use crate::archive::Packed;
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
-use crate::model::checkpoint::{Checkpoint, Consistency, Event, Kind, Status, Tree, Warning, portable_revision};
+use crate::model::checkpoint::{Checkpoint, Consistency, Event, Kind, Status, Tree, revision};
 use crate::model::event::Actor;
 use crate::model::instance::{Instance, Status as InstanceStatus};
 use crate::model::key::Scope;
 use crate::model::sandbox::Sandbox;
-use crate::store::checkpoint::NewArtifact;
+use crate::store::artifact::{NewArtifact, StoredArtifact};
 use crate::store::error::StoreError;
 use crate::store::event::NewEvent;
 use crate::store::fence::gate_closed;
 use crate::store::{ClaimKind, Claimed, Tx};
 
 const ACTOR: Actor = Actor::System { task: "capturer" };
+/// After a capture's deadline its bytes are left alone this long: an upload that was given up may still land.
+const GRACE: Duration = Duration::from_secs(120);
 
 /// What a capture was claimed for.
 #[derive(Clone, Debug)]
@@ -38,25 +42,24 @@ struct Intent {
     /// The holder asked for it: it ends a divergence.
     explicit: bool,
     exclude: Vec<String>,
-}
-
-/// Bytes that were taken and stored.
-struct Taken {
-    packed: Packed,
-    consistency: Consistency,
-    warnings: Vec<Warning>,
+    /// Whatever was admitted before is surely over.
+    certain: bool,
+    /// The artifact registered for the bytes, and where they go.
+    artifact: Uuid,
+    key: String,
 }
 
 /// Saves the holder's workspace. `auto` on a clean sandbox answers with the current checkpoint.
 pub async fn capture(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Capture) -> Result<(Checkpoint, Answered)> {
     caller.require_on_lease(Scope::Write, lease)?;
-    if input.kind == Some(Kind::ProviderNative) {
-        return Err(Error::new(Code::CapabilityNotGranted, "This provider takes no snapshots of its own; capture a portable_workspace."));
-    }
     let patience = Instant::now() + input.waiting.others;
     let (intent, gate) = loop {
         let mut tx = berth.store.begin().await?;
         let fenced = tx.fence(caller.organization, lease, caller.carried(input.carried)).await?;
+        let kind = input.kind.unwrap_or(Kind::PortableWorkspace);
+        if kind == Kind::ProviderNative {
+            native::offered(berth, &fenced.instance)?;
+        }
         let rests = matches!(fenced.instance.status, InstanceStatus::Running | InstanceStatus::Stopped);
         let current = tx.current_checkpoint(fenced.sandbox.id).await?;
         if let (None, Some(current), false) = (input.kind, current, fenced.sandbox.is_dirty(Some(&fenced.instance))) {
@@ -68,9 +71,10 @@ pub async fn capture(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Ca
             None
         };
         if let Some(gate) = gate {
-            let mut intent = intend(&mut tx, &fenced.sandbox, fenced.instance, fenced.now, true).await?;
+            give_up_captures(&mut tx, fenced.sandbox.id, fenced.now).await?;
+            let mut intent = intend(berth, &mut tx, kind, &fenced.sandbox, fenced.instance, &gate, fenced.now).await?;
             intent.checkpoint.id = caller.first_id();
-            intent.attach = input.attach;
+            (intent.attach, intent.explicit) = (input.attach, true);
             intent.checkpoint.source_turn_id.clone_from(&input.source_turn_id);
             intent.checkpoint.source_tool_call_id.clone_from(&input.source_tool_call_id);
             tx.insert_checkpoint(&intent.checkpoint).await?;
@@ -85,7 +89,7 @@ pub async fn capture(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Ca
     };
     let id = intent.checkpoint.id;
     let receiver = spawn(berth, intent, gate, patience);
-    let wait = if input.waiting.respond_async { std::time::Duration::ZERO } else { berth.settings.provision_wait };
+    let wait = if input.waiting.respond_async { Duration::ZERO } else { berth.settings.provision_wait };
     match tokio::time::timeout(wait, receiver).await {
         Ok(Ok(done)) => done.map(|checkpoint| (checkpoint, Answered::Created)),
         Ok(Err(_)) => Err(Error::new(Code::Internal, "The capture's task was lost.")),
@@ -114,82 +118,77 @@ fn spawn(berth: &Arc<Berth>, intent: Intent, gate: Claimed, patience: Instant) -
     receiver
 }
 
-async fn behind_the_gate(berth: &Berth, intent: &Intent, gate: &Claimed, patience: Instant) -> Result<Checkpoint> {
-    let line = berth.work.line(intent.instance.sandbox_id);
-    loop {
-        if berth.store.read().await?.running_operations(intent.instance.sandbox_id).await?.is_empty() {
-            break;
-        }
-        if !line.until_changed(patience).await {
-            let error = Error::new(
-                Code::OperationsInProgress,
-                "Commands are still running; a capture waits for them. Try again when they have ended.",
-            );
-            fail(berth, &intent.checkpoint, "operations_in_progress").await?;
-            return Err(error.retry_after(std::time::Duration::from_secs(1)));
-        }
+async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, patience: Instant) -> Result<Checkpoint> {
+    if !quiet::operations_ended(berth, intent.instance.sandbox_id, patience).await? {
+        let detail = "Commands are still running; a capture waits for them. Try again when they have ended.";
+        let error = Error::new(Code::OperationsInProgress, detail);
+        fail(berth, intent, &error).await;
+        return Err(error.retry_after(Duration::from_secs(1)));
     }
-    let done = match take(berth, intent).await {
-        Ok(taken) => publish(berth, intent, &taken, gate, true).await,
+    take_and_publish(berth, intent, gate, true).await
+}
+
+/// Whatever goes wrong, the row says so, unless it was published after all: then the answer of that commit was lost, and the
+/// bytes are the pointer's.
+async fn take_and_publish(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, give_back: bool) -> Result<Checkpoint> {
+    let taken = match intent.checkpoint.kind {
+        Kind::PortableWorkspace => take(berth, &intent.instance, &intent.exclude, &intent.key, intent.certain).await,
+        Kind::ProviderNative => native::take(berth, &intent.instance, intent.artifact, intent.certain).await,
+    };
+    let done = match taken {
+        Ok(taken) => publish(berth, intent, &taken, gate, give_back).await,
         Err(error) => Err(error),
     };
-    if let Err(error) = &done {
-        fail(berth, &intent.checkpoint, &error.code.as_str()).await?;
+    match &done {
+        Ok(_) => retain::spawn(berth, intent.instance.sandbox_id),
+        Err(error) => fail(berth, intent, error).await,
     }
     done
 }
 
-/// Saves the workspace of a draining instance under the gate its drainer holds; the gate stays with the drainer.
-pub async fn automatic(berth: &Berth, instance: &Instance, gate: &Claimed) -> Result<Checkpoint> {
+/// Saves the workspace of a draining instance under the gate its drainer holds; the gate stays with the drainer. Not `certain`: no
+/// kill of what ran was confirmed, so the checkpoint is `live` and makes nothing clean.
+pub async fn automatic(berth: &Arc<Berth>, kind: Kind, instance: &Instance, gate: &Claimed, certain: bool) -> Result<Checkpoint> {
     let mut tx = berth.store.begin().await?;
     let sandbox = tx.lock_sandbox(instance.sandbox_id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     tx.prove(gate).await?;
     let now = tx.now().await?;
     give_up_captures(&mut tx, sandbox.id, now).await?;
-    let intent = intend(&mut tx, &sandbox, instance.clone(), now, false).await?;
+    let intent = Intent { certain, ..intend(berth, &mut tx, kind, &sandbox, instance.clone(), gate, now).await? };
     tx.insert_checkpoint(&intent.checkpoint).await?;
     tx.commit().await?;
-    let done = match take(berth, &intent).await {
-        Ok(taken) => publish(berth, &intent, &taken, gate, false).await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = &done {
-        fail(berth, &intent.checkpoint, &error.code.as_str()).await?;
-    }
-    done
+    take_and_publish(berth, &intent, gate, false).await
 }
 
-async fn intend(tx: &mut Tx, sandbox: &Sandbox, instance: Instance, now: Time, explicit: bool) -> Result<Intent> {
+/// The row that will become the checkpoint, and the artifact behind it, registered as due for deletion once this capture can no
+/// longer be running: only publication reprieves it.
+async fn intend(
+    berth: &Berth,
+    tx: &mut Tx,
+    kind: Kind,
+    sandbox: &Sandbox,
+    instance: Instance,
+    gate: &Claimed,
+    now: Time,
+) -> Result<Intent> {
     let environment = tx.environment(instance.organization_id, instance.environment_id).await?;
     let exclude = environment.and_then(|e| e.checkpoint_policy.0.exclude).unwrap_or_default();
+    let artifact = crate::id::new();
+    let (key, home) = match kind {
+        Kind::PortableWorkspace => (format!("{}/{}/{artifact}.tar.zst", sandbox.organization_id, sandbox.id), None),
+        Kind::ProviderNative => {
+            let key = native::foretold(&*native::offered(berth, &instance)?, artifact);
+            (key, Some((instance.provider.as_str(), instance.binding.as_deref().unwrap_or_default())))
+        }
+    };
+    let (organization_id, sandbox_id) = (sandbox.organization_id, sandbox.id);
+    let registered = NewArtifact { id: artifact, organization_id, sandbox_id, kind, object_key: &key, home };
+    tx.register_artifact(&registered, gate.deadline.after(GRACE), now).await?;
     let checkpoint = Checkpoint {
-        id: crate::id::new(),
-        organization_id: sandbox.organization_id,
-        sandbox_id: sandbox.id,
         instance_id: Some(instance.id),
-        generation: instance.generation,
         workspace_seq: Some(sandbox.workspace_seq),
-        kind: Kind::PortableWorkspace,
-        status: Status::Capturing,
-        artifact_id: None,
-        parent_id: None,
-        provider_ref: None,
-        workspace_revision: None,
-        consistency: None,
-        warnings: Json(Vec::new()),
-        source_turn_id: None,
-        source_tool_call_id: None,
-        failure_code: None,
-        attached_at: None,
-        detached_at: None,
-        superseded_by: None,
-        expires_at: None,
-        created_at: now,
-        size_bytes: None,
-        archive_sha256: None,
-        tree: None,
-        object_key: None,
-        current: false,
+        artifact_id: Some(artifact),
+        ..Checkpoint::begun(crate::id::new(), sandbox, kind, instance.generation, Status::Capturing, now)
     };
     Ok(Intent {
         checkpoint,
@@ -197,125 +196,64 @@ async fn intend(tx: &mut Tx, sandbox: &Sandbox, instance: Instance, now: Time, e
         workspace_seq: sandbox.workspace_seq,
         pointer_seq: sandbox.pointer_seq,
         attach: true,
-        explicit,
+        explicit: false,
         exclude,
+        certain: true,
+        artifact,
+        key,
     })
 }
 
-fn object_key(c: &Checkpoint) -> String {
-    format!("{}/{}/{}.tar.zst", c.organization_id, c.sandbox_id, c.id)
-}
-
-/// Takes the bytes. What changed while they were taken is taken again, a few times.
-async fn take(berth: &Berth, intent: &Intent) -> Result<Taken> {
-    let mut last = None;
-    for _ in 0..3 {
-        match tokio::time::timeout(berth.settings.capture_timeout, take_once(berth, intent)).await {
-            Ok(Ok(taken)) => return Ok(taken),
-            Ok(Err(error)) if error.facts.get("cause").is_some_and(|c| c == "workspace_changed_during_capture") => last = Some(error),
-            Ok(Err(error)) => return Err(error),
-            Err(_) => return Err(failed("capture_timed_out", "Saving the workspace took too long.")),
-        }
-    }
-    Err(last.unwrap_or_else(|| failed("workspace_changed_during_capture", "The workspace changed while it was saved.")))
-}
-
-async fn take_once(berth: &Berth, intent: &Intent) -> Result<Taken> {
-    let provider = berth.provider_of(&intent.instance)?;
-    let provider_ref = intent.instance.provider_ref.as_deref().unwrap_or_default();
-    let told = |e: &crate::provider::ProviderError| super::provider_failed(e);
-    let live = make::call(berth, provider.processes(provider_ref)).await.map_err(|e| told(&e))? > 0;
-    let before = walk(berth, &*provider, provider_ref, &intent.exclude, live).await?;
-    let read = provider.read_tree(provider_ref, &intent.exclude).await.map_err(|e| told(&e))?;
-    let key = object_key(&intent.checkpoint);
-    let packed = berth.blobs.put_tree(&key, read.tar, &Limits::default()).await.map_err(|e| not_taken(&e))?;
-    let skipped = read.skipped.await.unwrap_or(0);
-    if before != walk(berth, &*provider, provider_ref, &intent.exclude, live).await? {
-        berth.blobs.delete(&key).await.ok();
-        return Err(failed("workspace_changed_during_capture", "The workspace changed while it was saved."));
-    }
-    let warnings = if skipped > 0 {
-        vec![Warning { code: "special_files_skipped".to_owned(), count: i64::try_from(skipped).unwrap_or(i64::MAX), path: None }]
-    } else {
-        Vec::new()
-    };
-    Ok(Taken { packed, consistency: if live { Consistency::Live } else { Consistency::Quiescent }, warnings })
-}
-
-/// With a process open everything may change at any time, and the checkpoint says so; without one, nothing may.
-async fn walk(
-    berth: &Berth,
-    provider: &dyn crate::provider::Provider,
-    provider_ref: &str,
-    exclude: &[String],
-    live: bool,
-) -> Result<Option<String>> {
-    if live {
-        return Ok(None);
-    }
-    match tokio::time::timeout(berth.settings.capture_timeout, provider.stat_walk(provider_ref, exclude)).await {
-        Ok(Ok(digest)) => Ok(Some(digest)),
-        Ok(Err(error)) if error.kind == crate::provider::Kind::Unsupported => Ok(None),
-        Ok(Err(error)) => Err(super::provider_failed(&error)),
-        Err(_) => Err(failed("capture_timed_out", "Saving the workspace took too long.")),
-    }
-}
-
-fn failed(cause: &str, detail: &str) -> Error {
-    Error::new(Code::CaptureFailed, detail).fact("cause", cause)
-}
-
-fn not_taken(error: &ArchiveError) -> Error {
-    match error.code {
-        ArchiveCode::Invalid => failed("workspace_changed_during_capture", "The workspace changed while it was saved."),
-        ArchiveCode::Unsafe => failed("workspace_unreadable", "The workspace holds something an archive cannot carry."),
-        _ => make::archive_failed(error),
-    }
-}
-
-/// Registers the artifact, records the checkpoint and moves the pointer, fenced by the gate's token and the pointer's own number.
+/// Publishes the artifact, records the checkpoint and moves the pointer, fenced by the gate's token and the pointer's own number.
 async fn publish(berth: &Berth, intent: &Intent, taken: &Taken, gate: &Claimed, give_back: bool) -> Result<Checkpoint> {
     super::crash_point("before_publish");
     let mut tx = berth.store.begin().await?;
     let mut sandbox = tx.lock_sandbox(intent.instance.sandbox_id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     tx.prove(gate).await?;
     let now = tx.now().await?;
-    let artifact = crate::id::new();
-    let tree = tree_of(&taken.packed);
-    let artifact_row = NewArtifact {
-        id: artifact,
-        organization_id: sandbox.organization_id,
-        sandbox_id: sandbox.id,
-        kind: Kind::PortableWorkspace,
-        object_key: &object_key(&intent.checkpoint),
-        archive_sha256: &taken.packed.archive_sha256,
-        size_bytes: i64::try_from(taken.packed.size_bytes).unwrap_or(i64::MAX),
-        tree: &tree,
+    let named = taken.snapshot.as_ref().map(|s| s.snapshot_ref.as_str());
+    let stored = StoredArtifact {
+        archive_sha256: &taken.archive_sha256,
+        size_bytes: taken.size_bytes,
+        tree: taken.tree.as_ref(),
+        provider: None,
+        named,
     };
-    tx.insert_artifact(&artifact_row, now).await?;
+    tx.publish_artifact(intent.artifact, &stored, now).await?;
     let mut row = intent.checkpoint.clone();
-    row.artifact_id = Some(artifact);
-    row.workspace_revision = Some(portable_revision(now, &taken.packed.archive_sha256));
+    row.workspace_revision = Some(unused_revision(&mut tx, sandbox.id, row.kind, now, &taken.archive_sha256).await?);
+    row.provider_ref = named.map(str::to_owned);
+    row.expires_at = taken.snapshot.as_ref().and_then(|s| s.expires_at);
     row.consistency = Some(taken.consistency);
     row.warnings = Json(taken.warnings.clone());
     row.status = super::step(Status::Capturing.on(Event::Record))?;
-    let moves = intent.attach && (intent.explicit || !sandbox.diverged);
-    if moves && sandbox.pointer_seq != intent.pointer_seq {
-        row.status = super::step(row.status.on(Event::Supersede))?;
-        row.superseded_by = sandbox.current_checkpoint_id;
-    } else if moves {
+    let here = sandbox.instance_id == Some(intent.instance.id);
+    // Its instance was lost meanwhile: what was saved of it is still the latest there is, until something follows it.
+    let adopted = sandbox.instance_id.is_none() && sandbox.workspace_seq == intent.workspace_seq;
+    let wanted = intent.attach && (intent.explicit || !sandbox.diverged);
+    let moves = wanted && (here || adopted) && sandbox.pointer_seq == intent.pointer_seq;
+    if moves {
         row.status = super::step(row.status.on(Event::Attach))?;
         row.attached_at = Some(now);
         sandbox.current_checkpoint_id = Some(row.id);
         sandbox.pointer_seq += 1;
-        let clean = taken.consistency != Consistency::Live && sandbox.instance_id == Some(intent.instance.id);
-        sandbox.synced_seq = clean.then_some(intent.workspace_seq);
-        sandbox.process_open &= !clean;
+        sandbox.synced_seq = (taken.consistency != Consistency::Live).then_some(intent.workspace_seq);
+        // What was only paused goes on writing.
+        sandbox.process_open &= taken.consistency != Consistency::Quiescent;
         sandbox.diverged = false;
+        sandbox.unsaved_loss = false;
+    } else if wanted {
+        row.status = super::step(row.status.on(Event::Supersede))?;
+        row.superseded_by = sandbox.current_checkpoint_id;
     }
     tx.save_checkpoint(&row, Status::Capturing, now).await?;
     tx.save_sandbox(&sandbox, now).await?;
-    tell(&mut tx, &row, if moves { "checkpoint.attached" } else { "checkpoint.recorded" }, &ACTOR, now).await?;
+    let told = match row.status {
+        Status::Attached => "checkpoint.attached",
+        Status::Superseded => "checkpoint.superseded",
+        _ => "checkpoint.recorded",
+    };
+    tell(&mut tx, &row, told, &ACTOR, now).await?;
     if give_back {
         tx.settle(gate).await?;
     }
@@ -337,38 +275,61 @@ pub(super) fn tree_of(packed: &Packed) -> Tree {
     }
 }
 
-/// Ends a capture that came to nothing. One that was published all the same, because the answer to its commit was lost, stands.
-async fn fail(berth: &Berth, row: &Checkpoint, code: &str) -> Result<()> {
-    let mut tx = berth.store.begin().await?;
-    tx.lock_sandbox(row.sandbox_id).await?;
-    let now = tx.now().await?;
-    match give_up(&mut tx, row.clone(), code, now).await {
-        Ok(()) => Ok(tx.commit().await?),
-        Err(StoreError::Moved) => {
-            drop(tx);
-            let now = berth.store.read().await?.checkpoint(row.organization_id, row.id).await?;
-            if now.is_some_and(|k| k.status == Status::Failed) {
-                // Its gate was taken over, and whoever took it has said so; what was stored since then is in no ledger.
-                berth.blobs.delete(&object_key(row)).await.ok();
-            }
-            Ok(())
+/// A revision no other row of the sandbox has: equal bytes within one millisecond get the next one.
+async fn unused_revision(tx: &mut Tx, sandbox: Uuid, kind: Kind, now: Time, archive_sha256: &str) -> Result<String> {
+    let mut at = now;
+    loop {
+        let revision = revision(kind, at, archive_sha256);
+        if tx.checkpoint_by_revision(sandbox, &revision).await?.is_none() {
+            return Ok(revision);
         }
-        Err(other) => Err(other.into()),
+        at = Time(at.0 + 1);
     }
 }
 
-/// The row says why there are no bytes, and what was stored of them enters the deletion ledger in the same transaction.
+/// The row says why there are no bytes; what was stored of them is removed only once the row surely will not name it.
+async fn fail(berth: &Berth, intent: &Intent, error: &Error) {
+    match mark_failed(berth, intent, &error.code.as_str()).await {
+        Ok(true) if intent.checkpoint.kind == Kind::PortableWorkspace => {
+            // The ledger deletes it once more when no late upload can land any longer.
+            berth.blobs.delete(&intent.key).await.ok();
+        }
+        Ok(_) => {}
+        Err(error) => {
+            tracing::warn!(checkpoint_id = %intent.checkpoint.id, code = %error.code.as_str(), "a failed capture is marked later");
+        }
+    }
+}
+
+/// Whether the row was still being captured.
+async fn mark_failed(berth: &Berth, intent: &Intent, code: &str) -> Result<bool> {
+    let mut tx = berth.store.begin().await?;
+    tx.lock_sandbox(intent.instance.sandbox_id).await?;
+    let now = tx.now().await?;
+    match give_up(&mut tx, intent.checkpoint.clone(), code, now).await {
+        Ok(()) => tx.commit().await?,
+        Err(StoreError::Moved) => return Ok(false),
+        Err(other) => return Err(other.into()),
+    }
+    Ok(true)
+}
+
+/// The row names its bytes no longer; they stay in the deletion ledger, where they were registered.
 async fn give_up(tx: &mut Tx, mut row: Checkpoint, code: &str, now: Time) -> std::result::Result<(), StoreError> {
     row.status = Status::Capturing.on(Event::Fail).map_err(|_| StoreError::Moved)?;
     row.failure_code = Some(code.to_owned());
+    row.artifact_id = None;
     tx.save_checkpoint(&row, Status::Capturing, now).await?;
-    tx.doom_object(row.organization_id, row.sandbox_id, &object_key(&row), now).await?;
     tx.tell(told(&row, "checkpoint.failed", &ACTOR), now).await
 }
 
-/// Gives up what a capturer that is gone left behind, under the lock of its sandbox and with its gate free or ours.
+/// Gives up what a capturer that is gone left behind, under the lock of its sandbox and with its gate free or ours. What it still
+/// uploads, should it only have been paused, is found by the sweep of objects.
 async fn give_up_captures(tx: &mut Tx, sandbox: Uuid, now: Time) -> Result<()> {
     for row in tx.captures_under_way(sandbox).await? {
+        if let Some(artifact) = row.artifact_id {
+            tx.hasten_deletion(artifact, now).await?;
+        }
         give_up(tx, row, "capturer_lost", now).await?;
     }
     Ok(())

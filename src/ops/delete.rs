@@ -43,7 +43,7 @@ async fn attempt(berth: &Berth, caller: &Caller, id: Uuid) -> Result<Option<crat
     let now = tx.now().await?;
     let checkpoints = tx.checkpoint_artifacts(id).await?;
     for (checkpoint, _) in &checkpoints {
-        if tx.is_being_restored(*checkpoint).await? {
+        if tx.is_being_restored(*checkpoint, now).await? {
             return Err(Error::new(Code::SandboxInUse, "Another sandbox is being filled from one of its checkpoints."));
         }
     }

@@ -52,11 +52,11 @@ pub async fn pass(berth: &Arc<Berth>) -> Result<DriveReport> {
         operations: operations.len(),
         captures: captures.len(),
     };
-    for operation in operations {
-        begin(berth, operation, |berth, id| async move { abandon(&berth, id).await });
-    }
     for sandbox in captures {
         begin(berth, sandbox, |berth, id| async move { capture::abandon(&berth, id).await });
+    }
+    for operation in operations {
+        begin(berth, operation, |berth, id| async move { abandon(&berth, id).await });
     }
     for lease in pending {
         begin(berth, lease, |berth, id| async move { carry_on_pending(&berth, id).await });

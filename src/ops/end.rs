@@ -8,14 +8,14 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::succeed::{self, Leaving};
-use super::{Berth, capture, loss, make, terminate};
+use super::{Berth, capture, loss, make, quiet, terminate};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
+use crate::model::checkpoint::Kind as CheckpointKind;
 use crate::model::environment::Environment;
 use crate::model::event::Actor;
 use crate::model::instance::{Event as InstanceEvent, HoldReason, Instance, Status as InstanceStatus};
 use crate::model::lease::{Disposition, Event, Lease, Outcome, Release, Save, Status};
-use crate::model::operation::Status as OperationStatus;
 use crate::model::sandbox::Sandbox;
 use crate::provider::Kind;
 use crate::store::error::StoreError;
@@ -204,7 +204,7 @@ pub(super) async fn carry_on_drain(berth: &Arc<Berth>, row: &Instance, gate: Cla
 /// Quiet, saved, at rest: in this order, each step repeatable.
 async fn carry_out(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Result<Gate> {
     let release = &ending.release;
-    if !release.cancel_active_work && !operations_ended(berth, ending.sandbox, Instant::now() + berth.settings.drain_wait).await? {
+    if !release.cancel_active_work && !quiet::operations_ended(berth, ending.sandbox, Instant::now() + berth.settings.drain_wait).await? {
         let error = Error::new(Code::OperationsInProgress, "Commands are still running. Wait for them, or say cancel_active_work: true.");
         return undo(berth, ending, gate, error).await;
     }
@@ -213,80 +213,55 @@ async fn carry_out(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Resul
         return Ok(Gate::Unneeded);
     };
     let Some(sandbox) = tx.sandbox(instance.organization_id, ending.sandbox).await? else { return Ok(Gate::Unneeded) };
+    let destroys = instance.disposition.max(Some(release.disposition)) == Some(Disposition::Destroy);
+    let environment = tx.environment(instance.organization_id, instance.environment_id).await?;
+    let required = destroys && sandbox.workspace_seq > 0 && environment.is_some_and(|e| e.requires_checkpoint_of(&sandbox));
+    let current = tx.current_checkpoint(sandbox.id).await?.map(|c| c.kind);
+    let saved = current == Some(CheckpointKind::PortableWorkspace);
     drop(tx);
     let processes_go_on = release.disposition == Disposition::KeepRunning && !release.cancel_active_work;
+    let mut certain = true;
     if !instance.quiet
         && !processes_go_on
-        && let Err(error) = silence(berth, &instance, sandbox.grant_seq).await
+        && let Err(error) = quiet::silence_patiently(berth, &instance, sandbox.grant_seq).await
     {
         match loss::investigate(berth, &instance).await? {
             loss::Found::Lost => return Ok(Gate::Unneeded),
             // Nothing runs in what is stopped.
             loss::Found::Stopped => {}
-            loss::Found::Unproven if release.unattended => return Err(error),
-            loss::Found::Unproven => return undo(berth, ending, gate, error).await,
+            loss::Found::Unproven if !release.unattended => return undo(berth, ending, gate, error).await,
+            // The stop, or the teardown, is the kill; until then something may go on writing, and the capture says so.
+            loss::Found::Unproven => certain = false,
         }
     }
-    let dirty = sandbox.is_dirty(Some(&instance));
+    let dirty = sandbox.is_dirty(Some(&instance)) || !certain;
     let wanted = match release.save {
         Save::None => false,
-        Save::Auto => dirty && !release.discard,
+        // A snapshot is never all that is left of a sandbox that is destroyed.
+        Save::Auto => (dirty || destroys && current == Some(CheckpointKind::ProviderNative)) && !release.discard,
         Save::PortableWorkspace | Save::ProviderNative => true,
     };
-    if wanted && let Err(cause) = capture::automatic(berth, &instance, gate).await {
+    let wanted = wanted || required && (dirty || !saved);
+    let native = release.save == Save::ProviderNative && !destroys;
+    let kind = if native { CheckpointKind::ProviderNative } else { CheckpointKind::PortableWorkspace };
+    if wanted && let Err(cause) = capture::automatic(berth, kind, &instance, gate, certain).await {
         if loss::investigate(berth, &instance).await? == loss::Found::Lost {
             return Ok(Gate::Unneeded);
         }
-        if !release.discard && !sandbox.is_anonymous() {
-            return unsaved(berth, ending, gate, cause).await;
+        if required || !release.discard && !sandbox.is_anonymous() {
+            return unsaved(berth, ending, gate, cause, required).await;
         }
+    }
+    if required && !certain {
+        let cause = Error::new(Code::CheckpointRequired, "Something may still write, so no checkpoint is certain to hold everything.");
+        return unsaved(berth, ending, gate, cause, required).await;
     }
     super::crash_point("before_rest");
-    rest(berth, ending, gate).await
-}
-
-async fn operations_ended(berth: &Berth, sandbox: Uuid, patience: Instant) -> Result<bool> {
-    let line = berth.work.line(sandbox);
-    loop {
-        if berth.store.read().await?.running_operations(sandbox).await?.is_empty() {
-            return Ok(true);
-        }
-        if !line.until_changed(patience).await {
-            return Ok(false);
-        }
+    let mut ending = ending.clone();
+    if !certain {
+        ending.release.disposition = ending.release.disposition.max(Disposition::StopAndRetain);
     }
-}
-
-/// Kills everything that was admitted under a lower grant, and writes the confirmed kill down: the instance is quiet.
-pub async fn silence(berth: &Berth, instance: &Instance, grant_seq: i64) -> Result<()> {
-    let provider = berth.provider_of(instance)?;
-    let provider_ref = instance.provider_ref.as_deref().unwrap_or_default();
-    make::call(berth, provider.fence(provider_ref, grant_seq)).await.map_err(|e| super::provider_failed(&e))?;
-    let mut tx = berth.store.begin().await?;
-    tx.lock_sandbox(instance.sandbox_id).await?;
-    let now = tx.now().await?;
-    let Some(mut row) = tx.instance_by_id(instance.id).await?.filter(|i| i.status.is_live()) else { return Ok(()) };
-    tx.settle_operations_below(instance.sandbox_id, grant_seq, OperationStatus::Cancelled, true, now).await?;
-    // Whoever confirms late must not call quiet what a later grant has used since.
-    row.quiet = !tx.was_used_since(row.id, grant_seq).await?;
-    row.owed_fence = row.owed_fence.filter(|owed| *owed > grant_seq);
-    let was = row.status;
-    tx.save_instance(&row, was, now).await?;
-    tx.commit().await?;
-    berth.work.ring(instance.sandbox_id);
-    Ok(())
-}
-
-/// Kills what a take-over owes: it is answered after the confirmed kill, and until then nothing of the new grant is admitted.
-pub async fn pay_owed_fence(berth: &Arc<Berth>, lease: Uuid) -> Result<()> {
-    let mut tx = berth.store.read().await?;
-    let row = tx.lease_by_id(lease).await?.ok_or_else(|| Error::not_found("lease"))?;
-    let instance = tx.instance_by_id(row.instance_id.unwrap_or_default()).await?.filter(|i| i.status.is_live());
-    drop(tx);
-    match instance.and_then(|i| i.owed_fence.map(|owed| (i, owed))) {
-        Some((instance, owed)) => silence(berth, &instance, owed).await,
-        None => Ok(()),
-    }
+    rest(berth, &ending, gate).await
 }
 
 async fn open(berth: &Berth, ending: &Ending, gate: &Claimed) -> Result<Option<(Tx, Sandbox, Option<Lease>, Instance, Time)>> {
@@ -335,13 +310,20 @@ async fn undo(berth: &Berth, ending: &Ending, gate: &Claimed, error: Error) -> R
 }
 
 /// The work could not be saved. Somebody waits: nothing happens, and they are told. Nobody does: the lease ends, the box is held.
-async fn unsaved(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed, cause: Error) -> Result<Gate> {
+async fn unsaved(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed, cause: Error, required: bool) -> Result<Gate> {
     if !ending.release.unattended {
-        let error = Error::new(
-            Code::CaptureFailed,
-            "The workspace could not be saved, so nothing was stopped or destroyed. Say discard_workspace: true to lose it.",
-        )
-        .fact("cause_code", cause.code.as_str());
+        let error = if required {
+            Error::new(
+                Code::CheckpointRequired,
+                "This environment requires a checkpoint before a sandbox is destroyed, and none could be taken; nothing was destroyed.",
+            )
+        } else {
+            Error::new(
+                Code::CaptureFailed,
+                "The workspace could not be saved, so nothing was stopped or destroyed. Say discard_workspace: true to lose it.",
+            )
+        };
+        let error = error.fact("cause_code", cause.code.as_str());
         return undo(berth, ending, gate, error).await;
     }
     let Some((mut tx, _, lease, mut instance, now)) = open(berth, ending, gate).await? else { return Ok(Gate::Unneeded) };

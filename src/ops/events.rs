@@ -57,7 +57,7 @@ pub async fn page(berth: &Berth, caller: &Caller, asked: &Asked) -> Result<Found
     let items = tx.events(&which, after, newest, asked.limit).await?;
     // Looked at last: what was forgotten while the page was read must not be missing in silence.
     let oldest = tx.oldest_event(caller.organization).await?;
-    if after + 1 < oldest {
+    if after.saturating_add(1) < oldest {
         return Err(Error::new(Code::EventsExpired, "Events after this position are no longer kept.").fact("oldest_seq", oldest));
     }
     let full = i64::try_from(items.len()).unwrap_or(i64::MAX) >= asked.limit;

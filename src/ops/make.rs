@@ -70,12 +70,13 @@ pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan, claim: &
     let spec = Spec { config: instance.config.0.clone(), workspace_path: instance.configured_path.clone() };
     let provider_ref = match &instance.provider_ref {
         Some(provider_ref) => provider_ref.clone(),
-        None => create(berth, &*provider, instance, &spec, claim).await?,
+        None => create(berth, &*provider, instance, &spec, selected.snapshot.as_deref(), claim).await?,
     };
     super::crash_point("after_create");
     let workspace_path =
         call(berth, provider.realize(&provider_ref, &spec)).await.map_err(|e| Unmade::Failed(super::provider_failed(&e)))?;
     let restored_from = match &selected.checkpoint {
+        Some(checkpoint) if selected.snapshot.is_some() => Some(by_receipt(checkpoint)),
         Some(checkpoint) => {
             let bound = berth.settings.provision_deadline;
             let put_back = tokio::time::timeout(bound, put_back(berth, &*provider, &provider_ref, checkpoint, claim)).await;
@@ -94,6 +95,7 @@ async fn create(
     provider: &dyn Provider,
     instance: &Instance,
     spec: &Spec,
+    snapshot: Option<&str>,
     claim: &Claimed,
 ) -> std::result::Result<String, Unmade> {
     let tag = tag_of(berth, instance);
@@ -109,7 +111,7 @@ async fn create(
         return Err(Unmade::Failed(lost));
     }
     for attempt in 0.. {
-        let made = ensure_once(berth, provider, instance, spec, &tag, claim, perhaps).await?;
+        let made = ensure_once(berth, provider, instance, (spec, snapshot), &tag, claim, perhaps).await?;
         match made {
             Ok(made) => {
                 keep_ref(berth, instance, &made).await?;
@@ -135,7 +137,7 @@ async fn ensure_once(
     berth: &Berth,
     provider: &dyn Provider,
     instance: &Instance,
-    spec: &Spec,
+    (spec, snapshot): (&Spec, Option<&str>),
     tag: &OwnerTag,
     claim: &Claimed,
     perhaps: bool,
@@ -153,7 +155,10 @@ async fn ensure_once(
     tx.note_create_call(instance.id, &binding, now).await?;
     tx.commit().await?;
     super::crash_point("after_intent");
-    Ok(call(berth, provider.ensure(spec, tag)).await)
+    Ok(match snapshot {
+        Some(snapshot) => call(berth, provider.restore(spec, tag, snapshot)).await,
+        None => call(berth, provider.ensure(spec, tag)).await,
+    })
 }
 
 /// Writes the ref onto the row, whatever became of it meanwhile. A row that is over already goes to teardown; a second ref of a
@@ -241,30 +246,37 @@ pub(super) fn tag_of(berth: &Berth, instance: &Instance) -> OwnerTag {
 
 struct Selected {
     checkpoint: Option<Checkpoint>,
+    /// The provider's name of it, for a native one.
+    snapshot: Option<String>,
     diverged: bool,
 }
 
 /// The revision to put back, its bytes verified before anything is created. The selected one only, unless the caller said
 /// what else will do.
 async fn select(berth: &Berth, instance: &Instance, plan: &Plan) -> Result<Selected> {
-    let Some(wanted) = plan.restore else { return Ok(Selected { checkpoint: None, diverged: false }) };
+    let Some(wanted) = plan.restore else { return Ok(Selected { checkpoint: None, snapshot: None, diverged: false }) };
     let mut tx = berth.store.read().await?;
     let chosen = tx.checkpoint(instance.organization_id, wanted).await?.ok_or_else(|| Error::not_found("checkpoint"))?;
     let older = tx.attached_checkpoints(instance.sandbox_id).await?;
     drop(tx);
-    let problem = match usable(berth, &chosen).await {
-        Ok(()) => return Ok(Selected { diverged: !chosen.current && !plan.fork, checkpoint: Some(chosen) }),
+    let told = if chosen.kind == CheckpointKind::ProviderNative && chosen.sandbox_id != instance.sandbox_id {
+        Err(Error::new(Code::CheckpointUnavailable, "A provider's own snapshot starts no other sandbox; only a portable checkpoint does."))
+    } else {
+        usable(berth, instance, &chosen).await
+    };
+    let problem = match told {
+        Ok(snapshot) => return Ok(Selected { diverged: !chosen.current && !plan.fork, snapshot, checkpoint: Some(chosen) }),
         Err(problem) => problem,
     };
     match plan.on_unavailable {
-        Some(OnUnavailable::Empty) => Ok(Selected { checkpoint: None, diverged: true }),
+        Some(OnUnavailable::Empty) => Ok(Selected { checkpoint: None, snapshot: None, diverged: true }),
         Some(OnUnavailable::OlderRevision) => {
             for candidate in older
                 .into_iter()
                 .filter(|c| c.id != wanted && c.kind == CheckpointKind::PortableWorkspace && c.created_at <= chosen.created_at)
             {
-                if usable(berth, &candidate).await.is_ok() {
-                    return Ok(Selected { checkpoint: Some(candidate), diverged: true });
+                if usable(berth, instance, &candidate).await.is_ok() {
+                    return Ok(Selected { checkpoint: Some(candidate), snapshot: None, diverged: true });
                 }
             }
             Err(problem)
@@ -273,15 +285,29 @@ async fn select(berth: &Berth, instance: &Instance, plan: &Plan) -> Result<Selec
     }
 }
 
-async fn usable(berth: &Berth, checkpoint: &Checkpoint) -> Result<()> {
+/// Whether it can be put back now; a native one by the name that is returned.
+async fn usable(berth: &Berth, instance: &Instance, checkpoint: &Checkpoint) -> Result<Option<String>> {
     let unavailable = |detail: &str| Err(Error::new(Code::CheckpointUnavailable, detail).fact("checkpoint_id", checkpoint.id.to_string()));
     if checkpoint.kind == CheckpointKind::ProviderNative {
-        return unavailable("This checkpoint is a provider's own snapshot, which cannot be restored here.");
+        return super::native::usable(berth, &instance.provider, checkpoint).await.map(Some);
     }
     let (Some(key), Some(sha256), Some(size)) = (&checkpoint.object_key, &checkpoint.archive_sha256, checkpoint.size_bytes) else {
         return unavailable("This checkpoint has no stored archive.");
     };
-    berth.blobs.verify(key, sha256, u64::try_from(size).unwrap_or(0)).await.map_err(|e| archive_failed(&e))
+    berth.blobs.verify(key, sha256, u64::try_from(size).unwrap_or(0)).await.map_err(|e| archive_failed(&e))?;
+    Ok(None)
+}
+
+/// A snapshot is what its provider says it is: its identity was checked, and nothing is known of its content.
+fn by_receipt(checkpoint: &Checkpoint) -> RestoredFrom {
+    RestoredFrom {
+        checkpoint_id: checkpoint.id,
+        workspace_revision: checkpoint.workspace_revision.clone().unwrap_or_default(),
+        kind: checkpoint.kind,
+        verification: "receipt".to_owned(),
+        entries: 0,
+        bytes: 0,
+    }
 }
 
 /// Unpacks a portable archive into a made instance and proves that what is there now is what was saved.
@@ -316,7 +342,8 @@ async fn put_back(
     })
 }
 
-fn integrity(code: &str, detail: &str) -> Error {
+/// 409 `checkpoint_integrity` with its own code.
+pub(super) fn integrity(code: &str, detail: &str) -> Error {
     Error::new(Code::CheckpointIntegrity, detail).fact("integrity_code", code)
 }
 

@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use super::make::{self, Ready, Unmade};
 use super::succeed::{self, Leaving};
-use super::{Berth, capture, end, resume, terminate};
+use super::{Berth, capture, quiet, resume, terminate};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
-use crate::model::checkpoint::{Event as CheckpointEvent, Status as CheckpointStatus};
+use crate::model::checkpoint::{Event as CheckpointEvent, Kind as CheckpointKind, Status as CheckpointStatus};
 use crate::model::event::Actor;
 use crate::model::instance::{Event as InstanceEvent, HoldReason, Instance, Role, Status as InstanceStatus};
 use crate::model::lease::{Acquisition, Event, How, Lease, Status};
@@ -77,6 +77,11 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
                     return Ok(done);
                 }
             }
+            InstanceStatus::Creating if instance.provider_ref.is_some() && row.plan.restore.is_some() => {
+                if !begin_anew(berth, &row, &instance, claim).await? {
+                    return Ok(Done::NothingLeft);
+                }
+            }
             InstanceStatus::Creating => match make::make(berth, &instance, &row.plan, claim).await {
                 Ok(ready) => {
                     super::crash_point("before_activation");
@@ -103,7 +108,7 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
             },
             InstanceStatus::Running => {
                 if !instance.quiet {
-                    end::silence(berth, &instance, row.grant_seq).await?;
+                    quiet::silence(berth, &instance, row.grant_seq).await?;
                 }
                 return activate(berth, &row, claim, None).await;
             }
@@ -213,6 +218,9 @@ pub(super) async fn settle_content(tx: &mut Tx, sandbox: &mut Sandbox, instance:
                 (row.attached_at, row.detached_at) = (Some(now), None);
                 tx.save_checkpoint(&row, known.status, now).await?;
             } else {
+                if !tx.hold_artifact(row.artifact_id.unwrap_or_default()).await? {
+                    return Err(StoreError::Moved.into());
+                }
                 tx.insert_checkpoint(&row).await?;
             }
         }
@@ -313,7 +321,15 @@ async fn succeed_gone(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<O
     }
     succeed::retire(&mut tx, &mut sandbox, &mut gone, Leaving::Lost, "not_found", false, &ACTOR, now).await?;
     let mut ended = None;
-    if sandbox.unsaved_loss
+    let environment = tx.environment(lease.organization_id, lease.environment_id).await?;
+    let required = environment.is_some_and(|e| e.requires_checkpoint_of(&sandbox));
+    if required && sandbox.is_behind() && lease.plan.on_unavailable.is_none() && !lease.plan.fork {
+        note_failure(&mut lease, &behind(), now);
+        lease.status = super::step(Status::Pending.on(Event::FailUntouched))?;
+        tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
+        tx.settle(claim).await?;
+        ended = Some(Done::Settled);
+    } else if sandbox.unsaved_loss
         && sandbox.current_checkpoint_id.is_none()
         && lease.plan.on_unavailable != Some(crate::model::lease::OnUnavailable::Empty)
     {
@@ -332,6 +348,14 @@ async fn succeed_gone(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<O
     tx.commit().await?;
     berth.work.ring(lease.sandbox_id);
     Ok(ended)
+}
+
+/// 409 `checkpoint_required`: the work is gone and the pointer is behind it.
+pub(super) fn behind() -> Error {
+    Error::new(
+        Code::CheckpointRequired,
+        "This environment requires a checkpoint that is not behind, and later work was lost. Name a checkpoint, or say restore.on_unavailable.",
+    )
 }
 
 async fn next_instance(
@@ -367,16 +391,22 @@ async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: 
         }
         _ => tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, "drain", now, berth.settings.provision_deadline).await?,
     };
+    let environment = tx.environment(lease.organization_id, lease.environment_id).await?;
+    let required = sandbox.workspace_seq > 0 && environment.is_some_and(|e| e.requires_checkpoint_of(&sandbox));
+    let current = tx.current_checkpoint(sandbox.id).await?.map(|c| c.kind);
+    let saved = current == Some(CheckpointKind::PortableWorkspace);
     tx.commit().await?;
     let gate = gate.ok_or(StoreError::ClaimLost)?;
     let held = berth.work.hold(gate);
-    let dirty = sandbox.is_dirty(Some(instance)) && !sandbox.is_anonymous();
+    let unsaved = sandbox.is_dirty(Some(instance)) && !sandbox.is_anonymous();
+    // A snapshot is never all that is left of an instance that is destroyed, nor what another configuration starts from.
+    let dirty = unsaved || required && !saved || current == Some(CheckpointKind::ProviderNative);
     if !lease.plan.discard {
         if !instance.quiet {
-            end::silence(berth, instance, lease.grant_seq).await?;
+            quiet::silence(berth, instance, lease.grant_seq).await?;
         }
-        if dirty && let Err(cause) = capture::automatic(berth, instance, &gate).await {
-            let kept = keep_unsaved(berth, lease, claim, &gate, &cause).await?;
+        if dirty && let Err(cause) = capture::automatic(berth, CheckpointKind::PortableWorkspace, instance, &gate, true).await {
+            let kept = keep_unsaved(berth, lease, claim, &gate, &cause, required).await?;
             held.settled();
             return Ok(Some(kept));
         }
@@ -396,8 +426,23 @@ async fn replace(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: 
     Ok(None)
 }
 
+/// Whoever filled the instance before may still be at it, and what it writes would land on a successor's live work. So it is retired,
+/// and the workspace is put back into one that nobody else knows.
+async fn begin_anew(berth: &Arc<Berth>, lease: &Lease, instance: &Instance, claim: &Claimed) -> Result<bool> {
+    let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(false) };
+    let Some(mut former) = tx.instance_by_id(instance.id).await?.filter(|i| i.status == InstanceStatus::Creating) else { return Ok(false) };
+    succeed::retire(&mut tx, &mut sandbox, &mut former, Leaving::Decided, "restore_taken_over", true, &ACTOR, now).await?;
+    let (reason, previous) = (lease.plan.reason.clone(), lease.plan.previous_instance_id);
+    next_instance(berth, &mut tx, &mut sandbox, &mut lease, &former, "restore_taken_over", now).await?;
+    (lease.plan.reason, lease.plan.previous_instance_id) = (reason, previous);
+    tx.save_lease(&lease, Status::Pending, lease.epoch, now).await?;
+    tx.commit().await?;
+    terminate::spawn(berth, former.id);
+    Ok(true)
+}
+
 /// Unsaved work could not be saved: nothing is destroyed, the box is held and the lease fails.
-async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: &Claimed, cause: &Error) -> Result<Done> {
+async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: &Claimed, cause: &Error, required: bool) -> Result<Done> {
     let Some((mut tx, _, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Done::NothingLeft) };
     if let Some(mut instance) =
         tx.instance_by_id(lease.instance_id.unwrap_or_default()).await?.filter(|i| i.status == InstanceStatus::Draining)
@@ -408,7 +453,7 @@ async fn keep_unsaved(berth: &Berth, lease: &Lease, claim: &Claimed, gate: &Clai
         tx.save_instance(&instance, InstanceStatus::Draining, now).await?;
     }
     let error = Error::new(
-        Code::ConfigurationConflict,
+        if required { Code::CheckpointRequired } else { Code::ConfigurationConflict },
         "The sandbox must be replaced, but its unsaved work could not be saved. Say discard_workspace: true to lose it.",
     )
     .fact("cause", "capture_failed")

@@ -1,6 +1,5 @@
 //! Record: a checkpoint made elsewhere gets its row. Recording the same again finds the same row, whatever happened since.
 
-use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::attach::{lock, only_the_writer};
@@ -26,6 +25,11 @@ pub async fn record(berth: &Berth, caller: &Caller, id: Uuid, input: Record) -> 
         (Kind::PortableWorkspace, Some(_)) => return Err(Error::invalid("/provider_ref", "belongs to provider_native only")),
         _ => {}
     }
+    let sha256 = input.workspace_revision.rsplit(':').next().unwrap_or_default();
+    let receipt = match input.kind {
+        Kind::ProviderNative => super::upload::receipt_of(berth, id, sha256, input.provider_ref.as_deref()).await?,
+        Kind::PortableWorkspace => None,
+    };
     let mut tx = berth.store.begin().await?;
     let (sandbox, now) = lock(&mut tx, caller, id).await?;
     if let Some(known) = tx.checkpoint_by_revision(id, &input.workspace_revision).await? {
@@ -40,44 +44,24 @@ pub async fn record(berth: &Berth, caller: &Caller, id: Uuid, input: Record) -> 
     if sandbox.generation != input.generation {
         return Err(stale_generation(sandbox.generation, input.generation));
     }
+    let missing =
+        || Error::new(Code::CheckpointUnavailable, "No archive with this SHA-256 was uploaded under this sandbox; upload it first.");
     let artifact_id = match input.kind {
-        Kind::ProviderNative => None,
-        Kind::PortableWorkspace => {
-            let sha256 = input.workspace_revision.rsplit(':').next().unwrap_or_default();
-            let uploaded = tx.stored_artifact(id, sha256).await?;
-            Some(uploaded.ok_or_else(|| {
-                Error::new(Code::CheckpointUnavailable, "No archive with this SHA-256 was uploaded under this sandbox; upload it first.")
-            })?)
-        }
+        Kind::ProviderNative => receipt,
+        Kind::PortableWorkspace => Some(tx.stored_artifact(id, input.kind, sha256).await?.ok_or_else(missing)?.0),
     };
+    if let Some(artifact) = artifact_id
+        && !tx.hold_artifact(artifact).await?
+    {
+        return Err(missing());
+    }
     let row = Checkpoint {
-        id: caller.first_id(),
-        organization_id: caller.organization,
-        sandbox_id: id,
-        instance_id: None,
-        generation: input.generation,
-        workspace_seq: None,
-        kind: input.kind,
-        status: Status::Recorded,
         artifact_id,
-        parent_id: None,
         provider_ref: input.provider_ref,
         workspace_revision: Some(input.workspace_revision),
-        consistency: None,
-        warnings: Json(Vec::new()),
         source_turn_id: input.source_turn_id,
         source_tool_call_id: input.source_tool_call_id,
-        failure_code: None,
-        attached_at: None,
-        detached_at: None,
-        superseded_by: None,
-        expires_at: None,
-        created_at: now,
-        size_bytes: None,
-        archive_sha256: None,
-        tree: None,
-        object_key: None,
-        current: false,
+        ..Checkpoint::begun(caller.first_id(), &sandbox, input.kind, input.generation, Status::Recorded, now)
     };
     tx.insert_checkpoint(&row).await?;
     super::capture::tell(&mut tx, &row, "checkpoint.recorded", &caller.actor(), now).await?;

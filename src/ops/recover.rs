@@ -57,7 +57,10 @@ pub async fn recover(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Recov
         if carried_generation > sandbox.generation {
             return Err(fence::stale_generation(lease.generation, carried_generation));
         }
-        let claim = tx.claim(sandbox.id, ClaimKind::Recover, berth.work.owner, "recover", now, berth.settings.provision_deadline).await?;
+        let selected = input.restore_checkpoint_id.or(sandbox.current_checkpoint_id);
+        // Its name keeps the checkpoint from being collected meanwhile.
+        let detail = selected.map_or_else(|| "recover".to_owned(), |id| format!("recover {id}"));
+        let claim = tx.claim(sandbox.id, ClaimKind::Recover, berth.work.owner, &detail, now, berth.settings.provision_deadline).await?;
         let Some(claim) = claim else {
             drop(tx);
             if !berth.work.line(sandbox.id).until_changed(patience).await {
@@ -74,7 +77,7 @@ pub async fn recover(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Recov
             succeed::retire(&mut tx, &mut sandbox, &mut left, Leaving::Decided, "recover_abandoned", true, &ACTOR, now).await?;
         }
         let plan = Plan {
-            restore: input.restore_checkpoint_id.or(sandbox.current_checkpoint_id),
+            restore: selected,
             fork: input.restore_checkpoint_id.is_some(),
             on_unavailable: input.on_unavailable,
             reason: Some("lost".to_owned()),
@@ -90,6 +93,10 @@ pub async fn recover(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Recov
         }
         let environment =
             tx.environment(lease.organization_id, lease.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
+        let chosen = input.on_unavailable.is_some() || input.restore_checkpoint_id.is_some();
+        if environment.requires_checkpoint_of(&sandbox) && sandbox.is_behind() && !chosen {
+            return Err(provision::behind());
+        }
         let making = berth.making(&environment, sandbox.scope.as_deref(), lease.harness.as_deref());
         let instance = succeed::write_next(&mut tx, &mut sandbox, Role::Current, &making, now).await?;
         tx.commit().await?;

@@ -31,7 +31,12 @@ pub async fn release(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Relea
         return Err(Error::new(Code::Forbidden, "A lease token may neither destroy nor discard; use an API key."));
     }
     if input.checkpoint == Some(Save::ProviderNative) {
-        return Err(Error::new(Code::CapabilityNotGranted, "This provider takes no snapshots of its own; say auto or portable_workspace."));
+        let instance = super::lease::read(berth, caller.organization, id).await?.lease.instance_id;
+        if let Some(instance) = instance
+            && let Some(row) = berth.store.read().await?.instance_by_id(instance).await?
+        {
+            super::native::offered(berth, &row)?;
+        }
     }
     end_lease(berth, caller, id, &input).await?;
     answer(berth, caller, id).await
@@ -131,8 +136,7 @@ async fn end_lease(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: &Releas
 
 /// Where the environment requires it, what no checkpoint holds is neither destroyed nor replaced, whoever consents.
 pub(super) fn require_checkpoint(environment: &Environment, sandbox: &Sandbox, instance: Option<&Instance>) -> Result<()> {
-    let required = environment.checkpoint_policy.required == Some(true);
-    if required && !sandbox.is_anonymous() && sandbox.is_dirty(instance) {
+    if environment.requires_checkpoint_of(sandbox) && sandbox.is_dirty(instance) {
         return Err(Error::new(
             Code::CheckpointRequired,
             "This environment requires a checkpoint of what is unsaved first. Capture it, then repeat; nothing was destroyed.",

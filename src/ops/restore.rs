@@ -13,9 +13,9 @@ use super::input::{Restore, Unsaved};
 use super::make::{self, Ready, Unmade};
 use super::succeed::{self, Leaving};
 use super::view::{Answered, LeaseView};
-use super::{Berth, Caller, capture, terminate};
+use super::{Berth, Caller, capture, quiet, terminate};
 use crate::error::{Code, Error, Result};
-use crate::model::checkpoint::Event as CheckpointEvent;
+use crate::model::checkpoint::{Event as CheckpointEvent, Kind};
 use crate::model::event::Actor;
 use crate::model::instance::{Instance, Role, Status as InstanceStatus};
 use crate::model::key::Scope;
@@ -54,9 +54,10 @@ pub async fn restore(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Resto
         let chosen = tx.checkpoint(caller.organization, input.checkpoint_id).await?.filter(|c| c.sandbox_id == sandbox.id);
         chosen.ok_or_else(|| Error::not_found("checkpoint"))?;
         let rests = matches!(fenced.instance.status, InstanceStatus::Running | InstanceStatus::Stopped);
-        let detail = if rests { "restore" } else { "transition" };
         let gate = if rests {
-            tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, detail, fenced.now, berth.settings.provision_deadline).await?
+            // Its name keeps the checkpoint from being collected meanwhile.
+            let detail = format!("restore {}", input.checkpoint_id);
+            tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, &detail, fenced.now, berth.settings.provision_deadline).await?
         } else {
             None
         };
@@ -75,7 +76,7 @@ pub async fn restore(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Resto
         let holder = tx.claim_of(sandbox.id, ClaimKind::Gate).await?;
         drop(tx);
         if !berth.work.line(fenced.sandbox.id).until_changed(patience).await {
-            return Err(gate_closed(holder.as_ref().map_or(detail, |h| h.detail.as_str())));
+            return Err(gate_closed(holder.as_ref().map_or("transition", |h| h.detail.as_str())));
         }
     };
     let receiver = spawn(berth, intent, gate, patience);
@@ -109,12 +110,9 @@ fn spawn(berth: &Arc<Berth>, intent: Intent, gate: Claimed, patience: Instant) -
 }
 
 async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, patience: Instant) -> Result<()> {
-    let line = berth.work.line(intent.former.sandbox_id);
-    while !berth.store.read().await?.running_operations(intent.former.sandbox_id).await?.is_empty() {
-        if !line.until_changed(patience).await {
-            return Err(Error::new(Code::OperationsInProgress, "Commands are still running; a restore waits for them.")
-                .retry_after(Duration::from_secs(1)));
-        }
+    if !quiet::operations_ended(berth, intent.former.sandbox_id, patience).await? {
+        let error = Error::new(Code::OperationsInProgress, "Commands are still running; a restore waits for them.");
+        return Err(error.retry_after(Duration::from_secs(1)));
     }
     if intent.dirty {
         match intent.unsaved {
@@ -123,9 +121,9 @@ async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, pa
                     .allow(&["capture", "discard"]));
             }
             Unsaved::Capture => {
-                capture::automatic(berth, &intent.former, gate).await?;
+                capture::automatic(berth, Kind::PortableWorkspace, &intent.former, gate, true).await?;
             }
-            Unsaved::Discard => {}
+            Unsaved::Discard => super::release::require_checkpoint_of(berth, &intent.former).await?,
         }
     }
     let successor = write_successor(berth, intent, gate).await?;

@@ -40,7 +40,7 @@ pub async fn rollback(berth: &Berth, caller: &Caller, id: Uuid, input: Rollback)
         let fallback = tx.attached_checkpoints(id).await?.into_iter().find(|c| c.id != rejected.id);
         sandbox.current_checkpoint_id = fallback.as_ref().map(|c| c.id);
         sandbox.pointer_seq += 1;
-        sandbox.synced_seq = None;
+        sandbox.synced_seq = sandbox.instance_id.is_none().then_some(sandbox.workspace_seq);
         sandbox.diverged = sandbox.instance_id.is_some();
         tx.save_sandbox(&sandbox, now).await?;
         let was = rejected.status;

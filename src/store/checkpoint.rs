@@ -1,26 +1,11 @@
-//! Checkpoints and the artifacts behind them.
+//! Checkpoints: the rows, the pointer's row, and which of them may leave.
 
-use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::error::StoreError;
 use super::{Cursor, Filters, Result, Tx, page};
 use crate::clock::Time;
-use crate::model::checkpoint::{Checkpoint, Kind, Status, Tree};
-
-/// Bytes, or a provider's object, that must one day be deleted.
-#[derive(Debug)]
-#[expect(missing_docs, reason = "the columns of the table")]
-pub struct NewArtifact<'a> {
-    pub id: Uuid,
-    pub organization_id: Uuid,
-    pub sandbox_id: Uuid,
-    pub kind: Kind,
-    pub object_key: &'a str,
-    pub archive_sha256: &'a str,
-    pub size_bytes: i64,
-    pub tree: &'a Tree,
-}
+use crate::model::checkpoint::{Checkpoint, Status};
 
 /// The columns of a checkpoint joined with its artifact and its sandbox's pointer.
 macro_rules! select_checkpoint {
@@ -34,25 +19,6 @@ macro_rules! select_checkpoint {
 }
 
 impl Tx {
-    /// Registers an artifact, before anything that names it is published.
-    pub async fn insert_artifact(&mut self, a: &NewArtifact<'_>, now: Time) -> Result<()> {
-        on!(self, c => sqlx::query(
-            "INSERT INTO artifact (id, organization_id, sandbox_id, kind, object_key, archive_sha256, size_bytes, tree, status, created_at, updated_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'stored', $9, $9)")
-            .bind(a.id).bind(a.organization_id).bind(a.sandbox_id).bind(a.kind).bind(a.object_key).bind(a.archive_sha256).bind(a.size_bytes)
-            .bind(Json(a.tree)).bind(now).execute(c).await.map(|_| ()))?;
-        Ok(())
-    }
-
-    /// Lets an object that never became an artifact enter the deletion ledger, whether or not anything of it was stored.
-    pub async fn doom_object(&mut self, organization: Uuid, sandbox: Uuid, object_key: &str, now: Time) -> Result<()> {
-        on!(self, c => sqlx::query(
-            "INSERT INTO artifact (id, organization_id, sandbox_id, kind, object_key, status, next_attempt_at, created_at, updated_at)
-             VALUES ($1, $2, $3, 'portable_workspace', $4, 'deleting', $5, $5, $5) ON CONFLICT (kind, object_key) DO NOTHING")
-            .bind(crate::id::new()).bind(organization).bind(sandbox).bind(object_key).bind(now).execute(c).await.map(|_| ()))?;
-        Ok(())
-    }
-
     /// Stores a new checkpoint row.
     pub async fn insert_checkpoint(&mut self, k: &Checkpoint) -> Result<()> {
         on!(self, c => sqlx::query(
@@ -70,10 +36,12 @@ impl Tx {
     pub async fn save_checkpoint(&mut self, k: &Checkpoint, was: Status, now: Time) -> Result<()> {
         let saved = on!(self, c => sqlx::query(
             "UPDATE checkpoint SET status = $3, artifact_id = $4, workspace_revision = $5, consistency = $6, warnings = $7, failure_code = $8,
-                 attached_at = $9, detached_at = $10, superseded_by = $11, updated_at = $12
+                 attached_at = $9, detached_at = $10, superseded_by = $11, updated_at = $12,
+                 provider_ref = $13, expires_at = $14
              WHERE id = $1 AND status = $2")
             .bind(k.id).bind(was).bind(k.status).bind(k.artifact_id).bind(&k.workspace_revision).bind(k.consistency).bind(&k.warnings)
             .bind(&k.failure_code).bind(k.attached_at).bind(k.detached_at).bind(k.superseded_by).bind(now)
+            .bind(&k.provider_ref).bind(k.expires_at)
             .execute(c).await.map(|d| d.rows_affected()))?;
         if saved == 1 { Ok(()) } else { Err(StoreError::Moved) }
     }
@@ -114,6 +82,13 @@ impl Tx {
         )
     }
 
+    /// Every row that is not being captured, newest first by the clock it is kept by.
+    pub async fn settled_checkpoints(&mut self, sandbox: Uuid) -> Result<Vec<Checkpoint>> {
+        Ok(on!(self, c => sqlx::query_as(select_checkpoint!(
+            "WHERE c.sandbox_id = $1 AND c.status <> 'capturing' ORDER BY COALESCE(c.attached_at, c.created_at) DESC, c.created_at DESC, c.id DESC"))
+            .bind(sandbox).fetch_all(c).await)?)
+    }
+
     /// Sandboxes with a row left `capturing` by a capturer that is gone: nobody holds the gate it was taken behind.
     pub async fn abandoned_captures(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
         Ok(on!(self, c => sqlx::query_scalar(
@@ -132,12 +107,6 @@ impl Tx {
             .bind(sandbox).bind(time).bind(id).bind(filters.status_list()).bind(&filters.source_turn).bind(&filters.source_tool_call)
             .bind(limit).fetch_all(c).await)?)
     }
-
-    /// Object keys that have a row, among those with this prefix, for the sweep of unpublished objects.
-    pub async fn object_keys(&mut self, prefix: &str) -> Result<Vec<String>> {
-        Ok(on!(self, c => sqlx::query_scalar("SELECT object_key FROM artifact WHERE object_key LIKE $1 || '%' AND status <> 'deleted'")
-            .bind(prefix).fetch_all(c).await)?)
-    }
 }
 
 impl Tx {
@@ -149,10 +118,12 @@ impl Tx {
             .bind(sandbox).bind(before).bind(limit).fetch_all(c).await)?)
     }
 
-    /// Whether a pending lease is being filled from this checkpoint.
-    pub async fn is_being_restored(&mut self, checkpoint: Uuid) -> Result<bool> {
-        let count: i64 = on!(self, c => sqlx::query_scalar("SELECT count(*) FROM lease WHERE status = 'pending' AND plan ->> 'restore' = $1")
-            .bind(checkpoint.to_string()).fetch_one(c).await)?;
+    /// Whether a pending lease, a restore or a recovery is being filled from this checkpoint.
+    pub async fn is_being_restored(&mut self, checkpoint: Uuid, now: Time) -> Result<bool> {
+        let count: i64 = on!(self, c => sqlx::query_scalar(
+            "SELECT (SELECT count(*) FROM lease WHERE status = 'pending' AND plan ->> 'restore' = $1)
+                  + (SELECT count(*) FROM claim WHERE kind IN ('gate', 'recover') AND detail IN ('restore ' || $1, 'recover ' || $1) AND claimed_until > $2)")
+            .bind(checkpoint.to_string()).bind(now).fetch_one(c).await)?;
         Ok(count > 0)
     }
 
@@ -165,61 +136,5 @@ impl Tx {
     pub async fn delete_checkpoint(&mut self, id: Uuid) -> Result<()> {
         on!(self, c => sqlx::query("DELETE FROM checkpoint WHERE id = $1").bind(id).execute(c).await.map(|_| ()))?;
         Ok(())
-    }
-
-    /// An archive stored under this sandbox, by its SHA-256.
-    pub async fn stored_artifact(&mut self, sandbox: Uuid, archive_sha256: &str) -> Result<Option<Uuid>> {
-        Ok(on!(self, c => sqlx::query_scalar(
-            "SELECT id FROM artifact WHERE sandbox_id = $1 AND archive_sha256 = $2 AND status = 'stored' ORDER BY created_at DESC, id DESC LIMIT 1")
-            .bind(sandbox).bind(archive_sha256).fetch_optional(c).await)?)
-    }
-
-    /// Lets an artifact enter the deletion ledger once its last row is gone.
-    pub async fn doom_artifact_without_rows(&mut self, id: Uuid, now: Time) -> Result<()> {
-        on!(self, c => sqlx::query(
-            "UPDATE artifact SET status = 'deleting', next_attempt_at = $2, updated_at = $2
-             WHERE id = $1 AND status = 'stored' AND NOT EXISTS (SELECT 1 FROM checkpoint k WHERE k.artifact_id = artifact.id)")
-            .bind(id).bind(now).execute(c).await.map(|_| ()))?;
-        Ok(())
-    }
-
-    /// Lets uploads that nobody recorded enter the deletion ledger.
-    pub async fn doom_unrecorded_artifacts(&mut self, before: Time, now: Time) -> Result<u64> {
-        Ok(on!(self, c => sqlx::query(
-            "UPDATE artifact SET status = 'deleting', next_attempt_at = $2, updated_at = $2
-             WHERE status = 'stored' AND created_at < $1 AND NOT EXISTS (SELECT 1 FROM checkpoint k WHERE k.artifact_id = artifact.id)")
-            .bind(before).bind(now).execute(c).await.map(|d| d.rows_affected()))?)
-    }
-
-    /// Uploads that nobody recorded.
-    pub async fn unrecorded_artifacts(&mut self, before: Time, limit: i64) -> Result<Vec<Uuid>> {
-        Ok(on!(self, c => sqlx::query_scalar(
-            "SELECT id FROM artifact WHERE status = 'stored' AND created_at < $1
-               AND NOT EXISTS (SELECT 1 FROM checkpoint k WHERE k.artifact_id = artifact.id) ORDER BY created_at LIMIT $2")
-            .bind(before).bind(limit).fetch_all(c).await)?)
-    }
-
-    /// Artifacts whose deletion is due: id, object key, attempts so far.
-    pub async fn artifacts_to_delete(&mut self, now: Time, limit: i64) -> Result<Vec<(Uuid, String, i64)>> {
-        Ok(
-            on!(self, c => sqlx::query_as("SELECT id, object_key, attempts FROM artifact WHERE status = 'deleting' AND next_attempt_at <= $1 ORDER BY next_attempt_at LIMIT $2")
-            .bind(now).bind(limit).fetch_all(c).await)?,
-        )
-    }
-
-    /// Writes down how a deletion went.
-    pub async fn settle_artifact(&mut self, id: Uuid, gone: bool, next: Time, now: Time) -> Result<()> {
-        on!(self, c => sqlx::query(
-            "UPDATE artifact SET status = CASE WHEN $2 THEN 'deleted' ELSE 'deleting' END, attempts = attempts + 1,
-                 next_attempt_at = CASE WHEN $2 THEN NULL ELSE $3 END, updated_at = $4 WHERE id = $1 AND status = 'deleting'")
-            .bind(id).bind(gone).bind(next).bind(now).execute(c).await.map(|_| ()))?;
-        Ok(())
-    }
-
-    /// Forgets deletions that were confirmed before this moment.
-    pub async fn forget_deleted_artifacts(&mut self, before: Time) -> Result<u64> {
-        Ok(
-            on!(self, c => sqlx::query("DELETE FROM artifact WHERE status = 'deleted' AND updated_at < $1").bind(before).execute(c).await.map(|d| d.rows_affected()))?,
-        )
     }
 }

@@ -6,6 +6,7 @@
 
 #[macro_use]
 mod backend;
+pub mod artifact;
 pub mod checkpoint;
 pub mod claim;
 pub mod counts;

@@ -148,6 +148,8 @@ both! {
         assert_eq!(gone.json["oldest_seq"], kept.json["items"][0]["seq"]);
         let stream = crate::harness::client::got(wire.ask("GET", "/v1/events/stream").header("last-event-id", "0")).await;
         assert_eq!(stream.status, 410);
+        let beyond = wire.get("/v1/events?after=9223372036854775807").await;
+        assert_eq!((beyond.status, &beyond.json["items"]), (200, &json!([])), "{beyond:?}");
         let from = gone.json["oldest_seq"].as_i64().unwrap() - 1;
         assert_eq!(reads(Some(from)).await.unwrap().items.len(), kept.json["items"].as_array().unwrap().len());
     }

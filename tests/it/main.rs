@@ -5,6 +5,7 @@
 mod harness;
 
 mod browsers;
+mod checkpoints;
 mod counterexamples;
 mod crash;
 mod dirty_gate;
@@ -23,6 +24,7 @@ mod local;
 mod many;
 mod metrics;
 mod newcomer;
+mod object_store;
 mod operator;
 mod pages;
 mod readme;

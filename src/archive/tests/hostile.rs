@@ -233,6 +233,39 @@ proptest! {
         place.assert_untouched();
     }
 
+    /// Longer with `PROPTEST_CASES`.
+    #[test]
+    fn nothing_made_of_hostile_archives_panics_or_escapes(
+        (one, other) in (any::<prop::sample::Index>(), any::<prop::sample::Index>()),
+        cut in any::<prop::sample::Index>(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..12),
+        existing in prop::sample::select(vec![Existing::Empty, Existing::Merge]),
+    ) {
+        let corpus = hostile();
+        let (head, tail) = (&one.get(&corpus).1, &other.get(&corpus).1);
+        // Whole entries of one, then all of the other.
+        let blocks = cut.index(head.len() / 512 + 1) * 512;
+        let mut tar = [&head[..blocks], tail].concat();
+        for (at, byte) in changes {
+            let at = at.index(tar.len());
+            tar[at] = byte;
+            let header = at / 512 * 512;
+            if header + 512 <= tar.len() {
+                checksum(&mut tar[header..header + 512]);
+            }
+        }
+        let limits = Limits { entries: 10_000, unpacked_bytes: 1 << 20, ..Limits::default() };
+        let place = Place::new();
+        let told = super::super::digest(&mut &*tar, &limits);
+        let done = place.unpack(&tar, &limits, existing);
+        // A file system may refuse more.
+        if let Ok(tree) = &done {
+            prop_assert_eq!(told.as_ref().ok(), Some(tree));
+        }
+        prop_assert!(told.is_ok() || done.is_err());
+        place.assert_untouched();
+    }
+
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
         prop_assert!(digest(&bytes).is_err());

@@ -17,6 +17,7 @@ pub mod many;
 pub mod pointer;
 pub mod probe;
 pub mod problem;
+pub mod retention;
 pub mod sandbox;
 pub mod service;
 pub mod sync;

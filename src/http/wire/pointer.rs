@@ -155,19 +155,19 @@ pub struct Archive {
     pub archive_sha256: String,
     /// Size of the stored bytes.
     pub size_bytes: i64,
-    /// What it contains.
-    pub tree: CheckpointTree,
+    /// What it contains; null for the receipt of a native snapshot, of which nothing is known.
+    pub tree: Option<CheckpointTree>,
 }
 
 impl From<Uploaded> for Archive {
     fn from(u: Uploaded) -> Self {
-        let tree = CheckpointTree {
-            algorithm: u.tree.algorithm,
-            digest: u.tree.digest,
-            entries: u.tree.entries,
-            files: u.tree.files,
-            bytes: u.tree.bytes,
-        };
+        let tree = u.tree.map(|tree| CheckpointTree {
+            algorithm: tree.algorithm,
+            digest: tree.digest,
+            entries: tree.entries,
+            files: tree.files,
+            bytes: tree.bytes,
+        });
         Self { workspace_revision: u.workspace_revision, archive_sha256: u.archive_sha256, size_bytes: u.size_bytes, tree }
     }
 }

@@ -70,6 +70,7 @@ open_words! {
     AcquisitionOutcome of all!(lease::How), "How the acquire came by its instance.";
     InstanceStatus of all!(instance::Status), "Where the instance stands.";
     CheckpointStatus of all!(checkpoint::Status), "Where the checkpoint stands.";
+    RetentionReason of ["current", "last_portable", "keep_last", "keep_for", "in_use", "surplus"], "Why a checkpoint stays; only `surplus` ones leave.";
     CheckpointKind of all!(checkpoint::Kind), "What the checkpoint is made of.";
     Consistency of all!(checkpoint::Consistency), "Whether anything could have written while the bytes were taken.";
     ExecStatus of all!(operation::Status), "Where the command stands.";

@@ -25,7 +25,7 @@ pub(super) struct Node {
     pub(super) mode: u32,
     /// Last change of the content.
     pub(super) at: Time,
-    /// Stands in for inode and ctime: never the same after any change.
+    /// Stands in for inode and ctime: never the same after any change, and the same for all names of one file.
     pub(super) change: u64,
 }
 

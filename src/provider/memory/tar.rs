@@ -1,5 +1,6 @@
 //! The in-memory tree as a tar, out and in.
 
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
 use tar::{Archive, Builder, EntryType, Header};
@@ -25,6 +26,7 @@ pub(super) fn excluded(path: &[u8], exclude: &[String]) -> bool {
 pub(super) fn write(tree: &Tree, exclude: &[String], out: &mut dyn Write) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt;
     let mut tar = Builder::new(out);
+    let mut first_names: HashMap<u64, &std::path::Path> = HashMap::new();
     for (path, node) in tree.iter().filter(|(path, _)| !excluded(path, exclude)) {
         let name = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
         let mut header = Header::new_gnu();
@@ -32,6 +34,13 @@ pub(super) fn write(tree: &Tree, exclude: &[String], out: &mut dyn Write) -> io:
         header.set_mtime(u64::try_from(node.at.0 / 1000).unwrap_or(0));
         match &node.content {
             Content::File(bytes) => {
+                if let Some(first) = first_names.get(&node.change) {
+                    header.set_entry_type(EntryType::Link);
+                    header.set_size(0);
+                    tar.append_link(&mut header, name, first)?;
+                    continue;
+                }
+                first_names.insert(node.change, name);
                 header.set_entry_type(EntryType::Regular);
                 header.set_size(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
                 tar.append_data(&mut header, name, bytes.as_ref())?;
@@ -57,7 +66,7 @@ pub(super) fn read(tree: &mut Tree, tar: &[u8]) -> Result<()> {
     for entry in Archive::new(tar).entries().map_err(malformed)? {
         let mut entry = entry.map_err(malformed)?;
         let key = inside(&entry.path_bytes())?;
-        let mut mode = entry.header().mode().map_err(malformed)?;
+        let mode = entry.header().mode().map_err(malformed)?;
         let seconds = i64::try_from(entry.header().mtime().map_err(malformed)?).unwrap_or(0);
         let at = Time(seconds.saturating_mul(1000));
         let content = match entry.header().entry_type() {
@@ -65,13 +74,14 @@ pub(super) fn read(tree: &mut Tree, tar: &[u8]) -> Result<()> {
             EntryType::Symlink => Content::Symlink(entry.link_name_bytes().unwrap_or_default().into_owned()),
             EntryType::Link => {
                 let target = inside(&entry.link_name_bytes().unwrap_or_default())?;
-                match tree.node(&target).map(|node| (node.content.clone(), node.mode)) {
-                    Some((Content::File(bytes), of_the_file)) => {
-                        mode = of_the_file;
-                        Content::File(bytes)
-                    }
-                    _ => return Err(ProviderError::new(Kind::Path, "a hard link in the tar names no file of it")),
+                if !tree.node(&target).is_some_and(|node| matches!(node.content, Content::File(_))) {
+                    return Err(ProviderError::new(Kind::Path, "a hard link in the tar names no file of it"));
                 }
+                if target != key {
+                    make_room(tree, &key, false, at)?;
+                    tree.link(key, &target);
+                }
+                continue;
             }
             EntryType::Regular | EntryType::Continuous => {
                 let mut bytes = Vec::new();
@@ -85,10 +95,17 @@ pub(super) fn read(tree: &mut Tree, tar: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Puts one entry where the tar wants it; never through a link.
+/// Puts one entry where the tar wants it.
 fn place(tree: &mut Tree, key: Vec<u8>, content: Content, mode: u32, at: Time) -> Result<()> {
+    make_room(tree, &key, matches!(content, Content::Directory), at)?;
+    tree.set(key, content, mode, at);
+    Ok(())
+}
+
+/// Makes the directories above an entry, and removes a directory that it replaces; never through a link.
+fn make_room(tree: &mut Tree, key: &[u8], directory: bool, at: Time) -> Result<()> {
     let mut above = vec![];
-    let mut rest = parent(&key);
+    let mut rest = parent(key);
     while !rest.is_empty() {
         above.push(rest.to_vec());
         rest = parent(rest);
@@ -100,14 +117,13 @@ fn place(tree: &mut Tree, key: Vec<u8>, content: Content, mode: u32, at: Time) -
             Some(_) => return Err(ProviderError::new(Kind::Path, "an entry of the tar leads through a link or a file")),
         }
     }
-    let was_directory = tree.node(&key).map(|node| matches!(node.content, Content::Directory));
-    if was_directory == Some(true) && !matches!(content, Content::Directory) {
+    let was_directory = tree.node(key).map(|node| matches!(node.content, Content::Directory));
+    if was_directory == Some(true) && !directory {
         if key.is_empty() {
             return Err(ProviderError::new(Kind::Path, "an entry of the tar replaces the workspace itself"));
         }
-        tree.remove(&key, true)?;
+        tree.remove(key, true)?;
     }
-    tree.set(key, content, mode, at);
     Ok(())
 }
 

@@ -62,6 +62,13 @@ impl Tree {
         self.nodes.insert(key, Node { content, mode: mode & 0o7777, at, change: self.changes });
     }
 
+    /// Gives the file of an exact key another name.
+    pub(super) fn link(&mut self, key: Vec<u8>, target: &[u8]) {
+        if let Some(node) = self.nodes.get(target).cloned() {
+            self.nodes.insert(key, node);
+        }
+    }
+
     /// The key a path leads to. Everything but its last part must exist; links are followed and may not leave.
     pub(super) fn resolve(&self, path: &[u8], follow_last: bool) -> Result<Vec<u8>> {
         let mut rest = Vec::new();

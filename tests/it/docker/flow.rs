@@ -51,7 +51,7 @@ async fn a_removed_container_is_lost_and_recovered_once() {
     let lease = acquire(&world, "one", "a").await;
     world.put(&lease, "precious", "content").await.unwrap();
     world.capture(&lease).await.unwrap();
-    said(&["rm", "-f", &World::provider_ref(&lease)]);
+    said(&["rm", "-f", &world.provider_ref(&lease).await]);
     let lost = world.exec(&lease, &["true"]).await.unwrap_err();
     assert_eq!(lost.code, Code::InstanceLost);
     let (a, b, c, d) = tokio::join!(recover(&world, &lease), recover(&world, &lease), recover(&world, &lease), recover(&world, &lease));
@@ -74,13 +74,13 @@ async fn a_container_that_was_stopped_or_paused_goes_on() {
     let world = world(&place).await;
     let lease = acquire(&world, "one", "a").await;
     world.put(&lease, "kept", "content").await.unwrap();
-    let container = World::provider_ref(&lease);
+    let container = world.provider_ref(&lease).await;
     for verb in ["stop", "pause", "kill"] {
         said(&[verb, &container]);
         let ran = world.exec(&lease, &["cat", "kept"]).await.unwrap();
         assert_eq!(ran.operation.exit_code, Some(0), "after docker {verb}");
         let now = world.lease(&lease).await;
-        assert_eq!((now.lease.generation, World::provider_ref(&now)), (1, container.clone()), "after docker {verb}");
+        assert_eq!((now.lease.generation, world.provider_ref(&now).await), (1, container.clone()), "after docker {verb}");
     }
     world.delete(&lease).await.unwrap();
     at_rest(&world).await;

@@ -113,6 +113,11 @@ impl World {
         berth
     }
 
+    /// The servers' data directory.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
     pub fn advance(&self, by: Duration) {
         self.berth.store.offset().advance(by);
     }
