@@ -10,6 +10,9 @@ use tokio::sync::watch;
 
 use super::{Kind, Observation, Provider};
 
+/// The cause of every scripted failure: text that no log, row, event, answer or metric may ever show.
+pub const CAUSE: &str = "what a provider's own exception says";
+
 /// A method of the contract that asks the provider something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is the trait's method of the same name")]

@@ -5,6 +5,7 @@
 mod harness;
 
 mod browsers;
+mod canary;
 mod checkpoints;
 mod counterexamples;
 mod crash;

@@ -116,7 +116,8 @@ impl Engine {
             .redirect(reqwest::redirect::Policy::none());
         let base = match (address, certificates) {
             (Address::Unix(path), _) => {
-                builder = builder.unix_socket(path.as_path());
+                // A connection costs next to nothing on this machine, and one that is kept may be one that the engine has closed since.
+                builder = builder.unix_socket(path.as_path()).pool_max_idle_per_host(0);
                 "http://engine".to_owned()
             }
             (Address::Tcp(host), None) => format!("http://{host}"),

@@ -49,7 +49,7 @@ impl Faults {
 }
 
 fn scripted(kind: Kind) -> ProviderError {
-    ProviderError::new(kind, "a scripted fault")
+    ProviderError::new(kind, "a scripted fault").because(std::io::Error::other(super::CAUSE))
 }
 
 #[async_trait]

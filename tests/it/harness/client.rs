@@ -118,3 +118,14 @@ impl World {
         }
     }
 }
+
+/// The text of every row of a database, however it is kept.
+pub async fn rows_of(url: &str) -> String {
+    if let Some(path) = url.strip_prefix("sqlite:") {
+        let files = [path.to_owned(), format!("{path}-wal")].map(|file| std::fs::read(file).unwrap_or_default());
+        return String::from_utf8_lossy(&files.concat()).into_owned();
+    }
+    let rows = "SELECT string_agg(query_to_xml(format('SELECT * FROM %I', table_name), true, false, '')::text, '')
+                FROM information_schema.tables WHERE table_schema = 'public'";
+    sqlx::query_scalar(rows).fetch_one(&mut PgConnection::connect(url).await.unwrap()).await.unwrap()
+}

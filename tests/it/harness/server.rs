@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use super::client::rows_of;
 use super::{Db, drop_database, fresh_postgres};
 
 /// The key of every child server.
@@ -49,8 +50,24 @@ impl Site {
         self.start(&[("BERTH_BOOTSTRAP_KEY", KEY), ("BERTH_CRASH_AT", crash_at)]).await
     }
 
+    /// A server that logs everything it ever logs to this file.
+    pub async fn serve_and_log(&self, log: &Path) -> Server {
+        let log = std::fs::File::create(log).unwrap();
+        self.launch(&[("BERTH_BOOTSTRAP_KEY", KEY), ("BERTH_LOG", "trace")], Stdio::from(log)).await
+    }
+
     /// A server with settings of its own.
     pub async fn start(&self, more: &[(&str, &str)]) -> Server {
+        self.launch(more, Stdio::inherit()).await
+    }
+
+    /// The text of every row of the database.
+    pub async fn rows(&self) -> String {
+        let embedded = || format!("sqlite:{}", self.data().join("berth.db").display());
+        rows_of(&self.postgres.as_ref().map_or_else(embedded, |(url, _, _)| url.clone())).await
+    }
+
+    async fn launch(&self, more: &[(&str, &str)], log: Stdio) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
         command.arg("serve").env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         let settings = [
@@ -64,7 +81,7 @@ impl Site {
         if let Some((url, _, _)) = &self.postgres {
             command.env("BERTH_DATABASE_URL", url);
         }
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let url = timeout(PATIENCE, async {
             while let Some(line) = lines.next_line().await.unwrap() {
