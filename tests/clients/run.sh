@@ -48,6 +48,6 @@ stop
 
 serve fuzz memory
 description=$PWD/openapi/berth.json config=$PWD/tests/clients/schemathesis.toml
-(cd "$work" && schemathesis --config-file "$config" run "$description" --url "$url" --max-time 150 -H "Authorization: Bearer $key")
+(cd "$work" && schemathesis --config-file "$config" run "$description" --url "$url" --max-time 90 -H "Authorization: Bearer $key")
 stop
 echo "the description and the service say the same"
