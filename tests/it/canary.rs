@@ -9,8 +9,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::both;
+use crate::harness::Db;
 use crate::harness::server::{KEY, Server, Site};
-use crate::harness::{Db, World};
 
 const ENV: &str = "canary-in-the-environment-7f3a";
 const STDIN: &str = "canary-on-standard-input-7f3a";
