@@ -237,7 +237,7 @@ async fn another_user_and_a_read_only_root_work_as_well() {
         let place = Place::with(config.clone());
         let sandbox = place.subject().sandbox().await;
         assert!(sandbox.put("file", b"1").await);
-        let ran = sandbox.run(command(sh("cat file && echo 2 > file && echo 3 > other && echo t > /tmp/t && id -u"))).await;
+        let ran = sandbox.run(command(sh("cat file && echo 2 > file && echo 3 > other && (cd /tmp && echo t > t) && id -u"))).await;
         assert_eq!(ran.exit.end, ExecEnd::Exited(0), "{config}: {}", String::from_utf8_lossy(&ran.stderr));
         let timed = ExecSpec { timeout: Duration::from_millis(300), ..command(sh("sleep 300")) };
         assert_eq!(sandbox.run(timed).await.exit.end, ExecEnd::TimedOut);
