@@ -54,5 +54,18 @@ async fn measure(url: &str) -> ExitCode {
         }
     }
     let scenario = Scenario { name: "1 acquire + release, PostgreSQL", must: None, target: 1.5, unit: "cycles/s", more_is_better: true };
-    scenario.report_with(&pairs, &json!({ "slowest_ms": slowest.as_millis(), "must_later": 0.70, "fsync": fsync }))
+    let layers = layers_share(ours, pairs[0].0).await;
+    scenario.report_with(&pairs, &json!({ "slowest_ms": slowest.as_millis(), "must_later": 0.70, "fsync": fsync, "layers_share": layers }))
+}
+
+/// What the layers around the handlers cost a cycle of two requests at most, as a part of it: a whoami passes all of them and does
+/// nothing else.
+async fn layers_share(connections: Vec<ratio::Connection>, cycles_per_second: f64) -> f64 {
+    let step = |mut connection: ratio::Connection| async move {
+        let (status, _) = connection.send(&ratio::request("GET", "/v1/whoami", "")).await;
+        assert_eq!(status, 200);
+        connection
+    };
+    let (whoamis_per_second, _, _) = per_second(connections, cycle::SPAN, step).await;
+    2.0 * cycles_per_second / whoamis_per_second
 }

@@ -15,3 +15,4 @@ pub mod provider;
 pub mod shutdown;
 pub mod store;
 pub mod telemetry;
+pub mod trace;

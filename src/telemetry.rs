@@ -15,6 +15,8 @@ const BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 /// How long recorded durations lie unfolded.
 const UPKEEP: Duration = Duration::from_secs(5);
 const REQUESTS: &str = "berth_http_requests_total";
+/// Counted by `provider::counted`, which describes the outcomes.
+const PROVIDER_CALLS: &str = "berth_provider_calls_total";
 const DURATIONS: &str = "berth_http_request_duration_seconds";
 
 /// One recorder a process; installed when metrics are first touched.
@@ -25,6 +27,7 @@ static METRICS: LazyLock<PrometheusHandle> = LazyLock::new(|| {
     // A process that embeds Berth may have its own recorder; then Berth's numbers go there.
     let _ = metrics::set_global_recorder(recorder);
     metrics::describe_counter!(REQUESTS, "Requests by method, route template and status.");
+    metrics::describe_counter!(PROVIDER_CALLS, "Calls of providers by provider, verb and outcome.");
     metrics::describe_histogram!(DURATIONS, "How long requests took, in seconds.");
     handle
 });
@@ -61,9 +64,10 @@ pub fn rendered() -> String {
     METRICS.render()
 }
 
-/// Folds what was recorded into the histograms for as long as it is awaited; else every duration stays in memory until somebody
-/// reads them.
+/// Records from now on, and folds what was recorded into the histograms for as long as it is awaited; else every duration stays in
+/// memory until somebody reads them.
 pub async fn upkeep() {
+    LazyLock::force(&METRICS);
     loop {
         tokio::time::sleep(UPKEEP).await;
         METRICS.run_upkeep();

@@ -1,6 +1,7 @@
 //! Archives: whole workspaces uploaded and downloaded as raw bytes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -110,7 +111,7 @@ async fn download(
         Some("tar.zst") => Form::TarZst,
         Some(_) => return Err(Error::invalid("?format", "must be tar or tar.zst").into()),
     };
-    let row = crate::ops::checkpoint::get(&berth, &caller, sandbox, checkpoint).await?;
+    let row = crate::ops::checkpoint::get(&berth, &caller, sandbox, checkpoint, Duration::ZERO).await?;
     let etag = format!("\"{}{}\"", row.archive_sha256.as_deref().unwrap_or_default(), if form == Form::Tar { "-tar" } else { "" });
     if is_known(&headers, &etag) {
         return Ok((StatusCode::NOT_MODIFIED, [(ETAG, etag)]).into_response());

@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use super::answer::{Answer, about, fenced, made};
 use super::body::Body;
 use super::extract::{Authenticated, Fence, Id, Ids, Prefer};
-use super::query::{Filters, Query};
+use super::query::{Filters, LongPoll, Query};
 use super::wire::checkpoint::{Checkpoint, CheckpointAttach, CheckpointCapture, CheckpointPage};
 use super::{Http, words};
 use crate::model::checkpoint::Status;
@@ -111,15 +111,19 @@ async fn current(State(berth): State<Arc<Berth>>, Authenticated(caller): Authent
 }
 
 /// Look at a checkpoint
+///
+/// With `wait_seconds` it waits for the end of a running capture.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/checkpoints/{checkpoint_id}", operation_id = "checkpoint_get", tag = "checkpoints",
-    params(("id" = uuid::Uuid, Path, description = "The sandbox."), ("checkpoint_id" = uuid::Uuid, Path, description = "The checkpoint.")),
+    params(("id" = uuid::Uuid, Path, description = "The sandbox."), ("checkpoint_id" = uuid::Uuid, Path, description = "The checkpoint."),
+        LongPoll),
     responses((status = 200, description = "The checkpoint.", body = Checkpoint)))]
 async fn get(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
     Ids(sandbox, checkpoint): Ids,
+    Query(poll): Query<LongPoll>,
 ) -> Answer<Json<Checkpoint>> {
-    Ok(Json(Checkpoint::of(&ops::checkpoint::get(&berth, &caller, sandbox, checkpoint).await?)))
+    Ok(Json(Checkpoint::of(&ops::checkpoint::get(&berth, &caller, sandbox, checkpoint, poll.wait()).await?)))
 }
 
 /// Attach a checkpoint

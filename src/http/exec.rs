@@ -1,7 +1,6 @@
 //! Commands inside the sandbox.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -14,7 +13,7 @@ use utoipa_axum::routes;
 use super::answer::{Answer, about, fenced, made};
 use super::body::Body;
 use super::extract::{Authenticated, Fence, Id, Ids};
-use super::query::{Filters, Query};
+use super::query::{Filters, LongPoll, Query};
 use super::wire::exec::{Exec, ExecPage, ExecRun};
 use super::{Http, words};
 use crate::model::operation::Status;
@@ -95,30 +94,21 @@ async fn list(
     Ok(Json(ops::exec::list(&berth, &caller, id, query).await?.into()))
 }
 
-/// How long to look.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-struct ExecPoll {
-    /// Wait up to this many seconds while the command runs; 0 when absent.
-    #[param(minimum = 0, maximum = 300)]
-    wait_seconds: Option<u64>,
-}
-
 /// Look at an exec
 ///
 /// With what it has written in all, once it is over. With `wait_seconds` it waits for the end of a running one.
 #[utoipa::path(get, path = "/v1/leases/{id}/execs/{exec_id}", operation_id = "exec_get", tag = "exec",
     params(("id" = uuid::Uuid, Path, description = "The lease."), ("exec_id" = uuid::Uuid, Path, description = "The exec."),
-        ExecPoll),
+        LongPoll),
     responses((status = 200, description = "The exec.", body = Exec)),
     extensions(("x-error-codes" = json!(["exec_not_found"]))))]
 async fn get(
     State(berth): State<Arc<Berth>>,
     Authenticated(caller): Authenticated,
     Ids(lease, exec): Ids,
-    Query(poll): Query<ExecPoll>,
+    Query(poll): Query<LongPoll>,
 ) -> Answer {
-    let view = ops::exec::get(&berth, &caller, lease, exec, Duration::from_secs(poll.wait_seconds.unwrap_or(0))).await?;
+    let view = ops::exec::get(&berth, &caller, lease, exec, poll.wait()).await?;
     Ok(answer(&view, Answered::Existing))
 }
 

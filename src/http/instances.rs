@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::answer::Answer;
 use super::body::Body;
 use super::extract::{Authenticated, Id};
-use super::query::{Filters, Query};
+use super::query::{Filters, LongPoll, Query};
 use super::wire::instance::{Instance, InstancePage, InstanceWord};
 use super::{Http, words};
 use crate::model::instance::Status;
@@ -68,10 +68,18 @@ async fn list(
 }
 
 /// Look at an instance
+///
+/// With `wait_seconds` it waits while the instance is being made, started, stopped, saved or ended.
 #[utoipa::path(get, path = "/v1/instances/{id}", operation_id = "instance_get", tag = "instances",
-    params(("id" = Uuid, Path, description = "The instance.")), responses((status = 200, description = "The instance.", body = Instance)))]
-async fn get(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id) -> Answer<Json<Instance>> {
-    Ok(Json(Instance::of(&ops::instance::get(&berth, &caller, id).await?)))
+    params(("id" = Uuid, Path, description = "The instance."), LongPoll),
+    responses((status = 200, description = "The instance.", body = Instance)))]
+async fn get(
+    State(berth): State<Arc<Berth>>,
+    Authenticated(caller): Authenticated,
+    Id(id): Id,
+    Query(poll): Query<LongPoll>,
+) -> Answer<Json<Instance>> {
+    Ok(Json(Instance::of(&ops::instance::get(&berth, &caller, id, poll.wait()).await?)))
 }
 
 /// Retry a teardown

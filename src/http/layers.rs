@@ -12,10 +12,13 @@ use tracing::Instrument;
 
 use super::problem::Problem;
 use crate::error::Code;
-use crate::{id, telemetry};
+use crate::trace::Traceparent;
+use crate::{id, telemetry, trace};
 
 /// Names a request in answers and logs.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The trace a request belongs to; logged by its id and passed on to providers.
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Which version answered.
 pub const BERTH_VERSION: HeaderName = HeaderName::from_static("berth-version");
 const LONGEST_ID: usize = 128;
@@ -42,8 +45,10 @@ pub async fn observe(mut request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
     request.extensions_mut().insert(id.clone());
 
-    let span = tracing::info_span!("request", method, route, request_id = id.0);
-    let mut response = next.run(request).instrument(span.clone()).await;
+    let sent = request.headers().get(TRACEPARENT).and_then(|value| value.to_str().ok());
+    let trace = sent.and_then(Traceparent::parse);
+    let span = tracing::info_span!("request", method, route, request_id = id.0, trace_id = trace.as_ref().map(Traceparent::trace_id));
+    let mut response = trace::within(trace, next.run(request)).instrument(span.clone()).await;
 
     let (status, took) = (response.status().as_u16(), started.elapsed());
     let code = response.extensions().get::<Code>().map(|code| code.as_str());

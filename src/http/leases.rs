@@ -1,7 +1,6 @@
 //! Leases: acquire, look, renew, release, recover, resume, explain.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -16,7 +15,7 @@ use uuid::Uuid;
 use super::answer::{self, Answer, fenced};
 use super::body::Body;
 use super::extract::{Authenticated, Fence, Id, Prefer};
-use super::query::{Filters, Query};
+use super::query::{Filters, LongPoll, Query};
 use super::wire::asked::{LeaseAcquire, LeaseRecover, LeaseRelease, LeaseRenew, LeaseResume, waiting};
 use super::wire::explain::Explanation;
 use super::wire::lease::{Lease, LeasePage};
@@ -107,22 +106,13 @@ async fn list(
     Ok(Json(ops::lease::list(&berth, &caller, query).await?.into()))
 }
 
-/// How long to look.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-struct LongPoll {
-    /// Wait up to this many seconds while the lease is pending or its cleanup goes on; 0 when absent.
-    #[param(minimum = 0, maximum = 300)]
-    wait_seconds: Option<u64>,
-}
-
 /// Look at a lease
 ///
 /// Never answers a token. With `wait_seconds` it waits for a pending lease to become something else.
 #[utoipa::path(get, path = "/v1/leases/{id}", operation_id = "lease_get", tag = "leases",
     params(("id" = Uuid, Path, description = "The lease."), LongPoll), responses((status = 200, description = "The lease.", body = Lease)))]
 async fn get(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id, Query(poll): Query<LongPoll>) -> Answer {
-    let view = ops::lease::get(&berth, &caller, id, Duration::from_secs(poll.wait_seconds.unwrap_or(0))).await?;
+    let view = ops::lease::get(&berth, &caller, id, poll.wait()).await?;
     Ok(answer::lease(&view, Answered::Existing))
 }
 

@@ -1,6 +1,7 @@
 //! Query parameters: the same checks as bodies, against the same description; an unknown parameter is an error.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -23,6 +24,22 @@ impl<S: Send + Sync, T: DeserializeOwned + IntoParams + 'static> FromRequestPart
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         Ok(Self(read(parts.uri.query().unwrap_or_default())?))
+    }
+}
+
+/// How long to look.
+#[derive(Debug, serde::Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct LongPoll {
+    /// Wait up to this many seconds while what is looked at is being worked on; 0 when absent.
+    #[param(minimum = 0, maximum = 300)]
+    wait_seconds: Option<u64>,
+}
+
+impl LongPoll {
+    /// How long.
+    pub fn wait(&self) -> Duration {
+        Duration::from_secs(self.wait_seconds.unwrap_or(0))
     }
 }
 

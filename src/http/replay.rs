@@ -58,7 +58,7 @@ pub async fn render(berth: &Arc<Berth>, asked: &Asked<'_>, kept: &Kept) -> Resul
             made(how(kept.status, row.status == CheckpointStatus::Capturing), &location, Checkpoint::of(&row))
         }
         Kind::Sandbox => {
-            let view = ops::sandbox::get(berth, caller, id).await?;
+            let view = ops::sandbox::get(berth, caller, id, Duration::ZERO).await?;
             made(how(kept.status, false), &format!("/v1/sandboxes/{id}"), Sandbox::of(&view))
         }
         Kind::Environment => {

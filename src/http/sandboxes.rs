@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use super::answer::{Answer, about, made};
 use super::body::Body;
 use super::extract::{Authenticated, Id};
-use super::query::{Filters, Query};
+use super::query::{Filters, LongPoll, Query};
 use super::wire::explain::Explanation;
 use super::wire::retention::Retention;
 use super::wire::sandbox::{Sandbox, SandboxEnsure, SandboxPage};
@@ -35,7 +35,7 @@ pub fn routes() -> OpenApiRouter<Http> {
     responses(
         (status = 201, description = "The sandbox is new.", body = Sandbox),
         (status = 200, description = "It was there.", body = Sandbox)),
-    extensions(("x-error-codes" = json!(["environment_archived", "not_found", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
+    extensions(("x-error-codes" = json!(["environment_archived", "draining", "not_found", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
 async fn ensure(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Body(wanted): Body<SandboxEnsure>) -> Answer {
     let (view, new) = ops::sandbox::ensure(&berth, &caller, &wanted.environment, wanted.scope).await?;
     let location = format!("/v1/sandboxes/{}", view.sandbox.id);
@@ -82,12 +82,18 @@ async fn list(
 
 /// Look at a sandbox
 ///
-/// With its instance, its current checkpoint and its live leases.
+/// With its instance, its current checkpoint and its live leases. With `wait_seconds` it waits while the instance is being made,
+/// started, stopped, saved or ended.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}", operation_id = "sandbox_get", tag = "sandboxes",
-    params(("id" = uuid::Uuid, Path, description = "The sandbox.")),
+    params(("id" = uuid::Uuid, Path, description = "The sandbox."), LongPoll),
     responses((status = 200, description = "The sandbox.", body = Sandbox)))]
-async fn get(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenticated, Id(id): Id) -> Answer<Json<Sandbox>> {
-    Ok(Json(Sandbox::of(&ops::sandbox::get(&berth, &caller, id).await?)))
+async fn get(
+    State(berth): State<Arc<Berth>>,
+    Authenticated(caller): Authenticated,
+    Id(id): Id,
+    Query(poll): Query<LongPoll>,
+) -> Answer<Json<Sandbox>> {
+    Ok(Json(Sandbox::of(&ops::sandbox::get(&berth, &caller, id, poll.wait()).await?)))
 }
 
 /// Delete a sandbox

@@ -20,7 +20,7 @@ use super::files::{changed, raw_headers};
 use super::query::Query;
 use super::wire::file::FileChanged;
 use super::wire::sync::{Capability, CapabilityPage};
-use crate::ops::sync::{Format, WriteMode};
+use crate::ops::sync::{Format, WORKSPACE, WriteMode};
 use crate::ops::{self, Berth};
 
 /// Bytes of a tree that are read at a time.
@@ -35,24 +35,25 @@ pub fn routes() -> OpenApiRouter<Http> {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct SyncTarget {
-    /// The workspace as a whole: `.`, or left out.
+    /// The directory, as in file operations: `.` or left out for the workspace. It is made, with its parents, where it is missing.
     #[param(max_length = 4096, example = ".")]
     path: Option<String>,
-    /// `merge`, which is the default, lays the tree over what is there; after `replace` the workspace is exactly the tree.
+    /// `merge`, which is the default, lays the tree over what is there; after `replace` the directory is exactly the tree.
     #[param(pattern = "^(merge|replace)$", example = "merge")]
     mode: Option<String>,
 }
 
 /// Put a tree into the workspace
 ///
-/// A tar, plain or compressed with gzip or zstd, told by its content. `merge` lays it over what is there; with `replace` the workspace is
+/// A tar, plain or compressed with gzip or zstd, told by its content. `merge` lays it over what is there; with `replace` the directory is
 /// exactly the tree afterwards, all or nothing. An archive that is refused changes nothing.
 #[utoipa::path(post, path = "/v1/leases/{id}/sync/in", operation_id = "sync_in", tag = "files",
     params(("id" = uuid::Uuid, Path, description = "The lease."), Fence, SyncTarget),
     request_body(content = String, content_type = "application/octet-stream", description = "The tar's bytes.", example = json!("(a tar)")),
     responses((status = 200, description = "The tree is in the workspace.", body = FileChanged)),
     extensions(("x-error-codes" = json!([
-        "archive_unsafe", "archive_invalid", "archive_limit_exceeded", "is_a_directory", "read_only_lease", "capability_not_granted",
+        "archive_unsafe", "archive_invalid", "archive_limit_exceeded", "is_a_directory", "invalid_path", "file_exists", "not_a_directory",
+        "read_only_lease", "capability_not_granted",
         "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation", "generation_required", "instance_lost",
         "instance_not_running", "capture_in_progress", "transition_in_progress", "rotation_in_progress", "resume_failed",
         "operation_unknown", "unsupported_media_type", "provider_error", "provider_unavailable", "provider_timeout", "storage_full"
@@ -69,7 +70,8 @@ async fn sync_in(
     refuse_encoding(&parts.headers)?;
     let mode = if target.mode.as_deref() == Some("replace") { WriteMode::Replace } else { WriteMode::Merge };
     let bytes = Box::pin(StreamReader::new(body.into_data_stream().map_err(std::io::Error::other)));
-    let seq = ops::sync::sync_in(&berth, &caller, id, fence.carried(), target.path.as_deref(), mode, bytes).await?;
+    let seq =
+        ops::sync::sync_in(&berth, &caller, id, fence.carried(), target.path.unwrap_or_else(|| WORKSPACE.to_owned()), mode, bytes).await?;
     Ok(changed(&caller, fence, seq))
 }
 
@@ -77,7 +79,7 @@ async fn sync_in(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct SyncSource {
-    /// The workspace as a whole: `.`, or left out.
+    /// The directory, as in file operations: `.` or left out for the workspace.
     #[param(max_length = 4096, example = ".")]
     path: Option<String>,
     /// `tar`, which is the default, `tar.zst` or `tar.gz`.
@@ -85,16 +87,16 @@ struct SyncSource {
     format: Option<String>,
 }
 
-/// Take the workspace out as a tree
+/// Take a tree out of the workspace
 ///
-/// As a tar, plain or compressed. A download that breaks off was not whole: it never ends cleanly then.
+/// As a tar, plain or compressed, with names relative to the directory. A download that breaks off was not whole: it never ends cleanly then.
 #[utoipa::path(get, path = "/v1/leases/{id}/sync/out", operation_id = "sync_out", tag = "files",
     params(("id" = uuid::Uuid, Path, description = "The lease."), SyncSource),
     responses((status = 200, description = "The tar's bytes.", body = String, content_type = "application/octet-stream",
         example = json!("(a tar)"))),
     extensions(("x-error-codes" = json!([
-        "capability_not_granted", "lease_not_active", "lease_expired", "lease_taken_over", "instance_lost", "instance_not_running",
-        "transition_in_progress", "resume_failed", "provider_error", "provider_unavailable", "provider_timeout"
+        "invalid_path", "file_not_found", "not_a_directory", "capability_not_granted", "lease_not_active", "lease_expired",
+        "lease_taken_over", "instance_lost", "instance_not_running", "transition_in_progress", "resume_failed", "provider_error", "provider_unavailable", "provider_timeout"
     ]))))]
 async fn sync_out(
     State(berth): State<Arc<Berth>>,
@@ -107,7 +109,7 @@ async fn sync_out(
         Some("tar.gz") => Format::TarGz,
         _ => Format::Tar,
     };
-    let tree = ops::sync::sync_out(&berth, &caller, id, source.path.as_deref(), format).await?;
+    let tree = ops::sync::sync_out(&berth, &caller, id, source.path.as_deref().unwrap_or(WORKSPACE), format).await?;
     let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(tree, CHUNK)));
     raw_headers(response.headers_mut());
     Ok(response)

@@ -72,6 +72,11 @@ impl Status {
         !matches!(self, Self::PendingCleanup | Self::Destroyed | Self::Lost)
     }
 
+    /// Whether something is being done with it that ends by itself.
+    pub fn is_in_transition(self) -> bool {
+        matches!(self, Self::Creating | Self::Starting | Self::Stopping | Self::Draining | Self::PendingCleanup)
+    }
+
     /// The one place that says which step is legal.
     pub fn on(self, event: Event) -> Result<Self, IllegalStep> {
         use Status::{Creating, Destroyed, Draining, Lost, PendingCleanup, Running, Starting, Stopped, Stopping};

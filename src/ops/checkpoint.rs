@@ -1,12 +1,14 @@
 //! Reading checkpoints.
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use super::input::ListQuery;
 use super::view::Page;
 use super::{Berth, Caller};
 use crate::error::{Code, Error, Result};
-use crate::model::checkpoint::Checkpoint;
+use crate::model::checkpoint::{Checkpoint, Status};
 use crate::model::key::Scope;
 use crate::store::{Cursor, Tx};
 
@@ -20,11 +22,14 @@ pub async fn list(berth: &Berth, caller: &Caller, sandbox: Uuid, query: ListQuer
     Ok(Page { items, next_cursor })
 }
 
-/// One checkpoint of a sandbox.
-pub async fn get(berth: &Berth, caller: &Caller, sandbox: Uuid, id: Uuid) -> Result<Checkpoint> {
+/// One checkpoint of a sandbox; with a wait, a long poll for the end of its capture.
+pub async fn get(berth: &Berth, caller: &Caller, sandbox: Uuid, id: Uuid, wait: Duration) -> Result<Checkpoint> {
     caller.require_on_sandbox(berth, Scope::Read, sandbox).await?;
-    let mut tx = own(berth, caller, sandbox).await?;
-    tx.checkpoint(caller.organization, id).await?.filter(|c| c.sandbox_id == sandbox).ok_or_else(|| Error::not_found("checkpoint"))
+    let read = async || {
+        let mut tx = own(berth, caller, sandbox).await?;
+        tx.checkpoint(caller.organization, id).await?.filter(|c| c.sandbox_id == sandbox).ok_or_else(|| Error::not_found("checkpoint"))
+    };
+    berth.long_poll(sandbox, wait, read().await?, |row| row.status != Status::Capturing, read).await
 }
 
 /// The checkpoint the pointer names, or 404 `no_current_checkpoint`.

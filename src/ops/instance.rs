@@ -1,5 +1,7 @@
 //! Reading the ledger of instances.
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use super::input::ListQuery;
@@ -10,10 +12,12 @@ use crate::model::instance::Instance;
 use crate::model::key::Scope;
 use crate::store::Cursor;
 
-/// One row.
-pub async fn get(berth: &Berth, caller: &Caller, id: Uuid) -> Result<Instance> {
+/// One row; with a wait, a long poll for the end of what is being done with it.
+pub async fn get(berth: &Berth, caller: &Caller, id: Uuid, wait: Duration) -> Result<Instance> {
     caller.require(Scope::Read)?;
-    berth.store.read().await?.instance(caller.organization, id).await?.ok_or_else(|| Error::not_found("instance"))
+    let read = async || berth.store.read().await?.instance(caller.organization, id).await?.ok_or_else(|| Error::not_found("instance"));
+    let first = read().await?;
+    berth.long_poll(first.sandbox_id, wait, first, |row| !row.status.is_in_transition(), read).await
 }
 
 /// A page of rows.

@@ -77,7 +77,7 @@ pub async fn rotate(berth: &Berth, caller: &Caller, id: Uuid, overlap_seconds: O
     if let Credential::Key(own) = &caller.credential {
         refuse_escalation(own, &old.key.scopes)?;
     }
-    let key = ApiKey { id: crate::id::new(), created_at: now, ..old.key.clone() };
+    let key = ApiKey { id: caller.first_id(), created_at: now, ..old.key.clone() };
     tx.insert_key(&key, &key::hash(&secret)).await?;
     let ends = now.after(overlap_seconds.map_or(OVERLAP, Duration::from_secs));
     tx.expire_key(id, ends).await?;

@@ -24,18 +24,9 @@ use crate::store::{Cursor, Filters, Tx};
 pub async fn get(berth: &Berth, caller: &Caller, id: Uuid, wait: Duration) -> Result<LeaseView> {
     caller.require_on_lease(Scope::Read, id)?;
     let first = read(berth, caller.organization, id).await?;
-    if wait.is_zero() || first.lease.status.is_end() {
-        return Ok(first);
-    }
-    let line = berth.work.line(first.lease.sandbox_id);
-    let patience = Instant::now() + wait;
-    loop {
-        let again = line.until_changed(patience).await;
-        let view = read(berth, caller.organization, id).await?;
-        if !again || view.lease.status != first.lease.status {
-            return Ok(view);
-        }
-    }
+    let (sandbox, status) = (first.lease.sandbox_id, first.lease.status);
+    let settled = |view: &LeaseView| view.lease.status.is_end() || view.lease.status != status;
+    berth.long_poll(sandbox, wait, first, settled, || read(berth, caller.organization, id)).await
 }
 
 /// The lease's present generation and epoch, for whoever may read it.

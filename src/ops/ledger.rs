@@ -1,6 +1,7 @@
 //! A person's word on a row of the ledger: try again, it is lost, forget it. Each is an event with its reason.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 use uuid::Uuid;
@@ -67,7 +68,7 @@ pub async fn forget(berth: &Arc<Berth>, caller: &Caller, id: Uuid, reason: &str)
 
 async fn read(berth: &Berth, caller: &Caller, id: Uuid) -> Result<Instance> {
     caller.require(Scope::Admin)?;
-    super::instance::get(berth, caller, id).await
+    super::instance::get(berth, caller, id, Duration::ZERO).await
 }
 
 fn alive() -> Error {

@@ -60,7 +60,7 @@ pub struct Verdict {
 
 /// What retention would do with a sandbox's revisions now, newest first; nothing is changed.
 pub async fn dry_run(berth: &Berth, caller: &Caller, sandbox: Uuid) -> Result<Vec<Verdict>> {
-    caller.require(Scope::Read)?;
+    caller.require_on_sandbox(berth, Scope::Read, sandbox).await?;
     let mut tx = berth.store.read().await?;
     let row = tx.sandbox(caller.organization, sandbox).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     let now = tx.now().await?;

@@ -1,5 +1,7 @@
 //! Sandboxes: ensured by scope, read, listed.
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use super::input::ListQuery;
@@ -29,12 +31,16 @@ pub async fn ensure(berth: &Berth, caller: &Caller, environment: &str, scope: Sc
     Ok((view, new))
 }
 
-/// One sandbox.
-pub async fn get(berth: &Berth, caller: &Caller, id: Uuid) -> Result<SandboxView> {
+/// One sandbox; with a wait, a long poll for the end of what is being done with its instance.
+pub async fn get(berth: &Berth, caller: &Caller, id: Uuid, wait: Duration) -> Result<SandboxView> {
     caller.require_on_sandbox(berth, KeyScope::Read, id).await?;
-    let mut tx = berth.store.read().await?;
-    let sandbox = tx.living_sandbox(caller.organization, id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
-    join(&mut tx, sandbox).await
+    let read = async || {
+        let mut tx = berth.store.read().await?;
+        let sandbox = tx.living_sandbox(caller.organization, id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
+        join(&mut tx, sandbox).await
+    };
+    let settled = |view: &SandboxView| view.instance.as_ref().is_none_or(|row| !row.status.is_in_transition());
+    berth.long_poll(id, wait, read().await?, settled, read).await
 }
 
 /// A page of sandboxes.

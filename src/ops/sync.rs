@@ -10,26 +10,25 @@ use super::{Berth, Caller, upload};
 pub use crate::archive::incoming::Format;
 use crate::archive::incoming::{Verdict, incoming, outgoing};
 use crate::archive::{ArchiveCode, Limits};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::capability;
 use crate::model::key::Scope;
 use crate::model::operation::Kind;
 use crate::provider::ByteStream;
-pub use crate::provider::WriteMode;
+pub use crate::provider::{WORKSPACE, WriteMode};
 use crate::store::Carried;
 
-/// Lays a tree over the workspace, or makes the workspace exactly the tree; returns the sandbox's count of writes with this one.
+/// Lays a tree over a directory, or makes the directory exactly the tree; returns the sandbox's count of writes with this one.
 /// What is not a whole, safe tar changes nothing.
 pub async fn sync_in(
     berth: &Arc<Berth>,
     caller: &Caller,
     lease: Uuid,
     carried: Carried,
-    path: Option<&str>,
+    path: String,
     mode: WriteMode,
     body: ByteStream,
 ) -> Result<i64> {
-    whole_workspace(path)?;
     let verdict = Arc::new(OnceLock::new());
     let told = Arc::clone(&verdict);
     let done = files::change(berth, caller, lease, carried, Kind::SyncIn, move |provider, provider_ref| async move {
@@ -39,7 +38,7 @@ pub async fn sync_in(
         let _until = cancel.clone().drop_guard();
         let (tar, verdict) = incoming(body, Limits::default(), cancel);
         told.set(verdict).ok();
-        provider.write_tree(&provider_ref, tar, mode).await
+        provider.write_tree(&provider_ref, &path, tar, mode).await
     });
     match (done.await, verdict.get().and_then(Verdict::found)) {
         (Ok(((), seq)), _) => Ok(seq),
@@ -52,20 +51,12 @@ fn is_the_archives_fault(code: ArchiveCode) -> bool {
     matches!(code, ArchiveCode::Unsafe | ArchiveCode::Invalid | ArchiveCode::Limit)
 }
 
-/// The workspace as a tar. A stream that breaks off was not whole.
-pub async fn sync_out(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, path: Option<&str>, format: Format) -> Result<ByteStream> {
-    whole_workspace(path)?;
+/// A directory as a tar. A stream that breaks off was not whole.
+pub async fn sync_out(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, path: &str, format: Format) -> Result<ByteStream> {
     let (provider, instance) = reach(berth, caller, lease).await?;
-    match provider.read_tree(reference(&instance), &[]).await {
+    match provider.read_tree(reference(&instance), path, &[]).await {
         Ok(tree) => Ok(outgoing(tree.tar, format, CancellationToken::new())),
         Err(error) => Err(files::explain(berth, &instance, &error).await),
-    }
-}
-
-fn whole_workspace(path: Option<&str>) -> Result<()> {
-    match path {
-        None | Some("." | "./") => Ok(()),
-        Some(_) => Err(Error::invalid("?path", "must be `.` or left out: the workspace goes in and out as a whole")),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::archive::{ArchiveCode, ArchiveError, Limits};
 use crate::error::{Code, Error, Result};
 use crate::model::checkpoint::{Consistency, Tree, Warning};
 use crate::model::instance::Instance;
-use crate::provider::Snapshot;
+use crate::provider::{Snapshot, WORKSPACE};
 
 /// Bytes that were taken and stored.
 pub(super) struct Taken {
@@ -47,7 +47,7 @@ async fn take_once(berth: &Berth, instance: &Instance, exclude: &[String], key: 
     let told = |e: &crate::provider::ProviderError| super::provider_failed(e);
     let live = !certain || make::call(berth, provider.processes(provider_ref)).await.map_err(|e| told(&e))? > 0;
     let before = walk(&*provider, provider_ref, exclude, live).await?;
-    let read = provider.read_tree(provider_ref, exclude).await.map_err(|e| told(&e))?;
+    let read = provider.read_tree(provider_ref, WORKSPACE, exclude).await.map_err(|e| told(&e))?;
     let packed = berth.blobs.put_tree(key, read.tar, &Limits::default()).await.map_err(|e| not_taken(&e))?;
     let skipped = read.skipped.await.unwrap_or(0);
     if before != walk(&*provider, provider_ref, exclude, live).await? {

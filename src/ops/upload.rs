@@ -151,7 +151,7 @@ pub async fn download(
     form: Form,
     range: Option<Range<u64>>,
 ) -> Result<(Checkpoint, ByteStream)> {
-    let row = super::checkpoint::get(berth, caller, sandbox, checkpoint).await?;
+    let row = super::checkpoint::get(berth, caller, sandbox, checkpoint, Duration::ZERO).await?;
     let Some(key) = row.object_key.clone().filter(|_| row.kind == Kind::PortableWorkspace && row.archive_sha256.is_some()) else {
         return Err(Error::new(Code::CheckpointUnavailable, "This checkpoint has no portable archive."));
     };

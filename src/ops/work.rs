@@ -9,11 +9,13 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use super::Berth;
 use crate::error::Result;
 use crate::store::Claimed;
+use crate::trace;
 
 /// How often held claims are renewed.
 pub const RENEW_EVERY: Duration = Duration::from_secs(10);
@@ -77,9 +79,9 @@ impl Default for Work {
 }
 
 impl Work {
-    /// Runs work that nobody's leaving may cancel.
+    /// Runs work that nobody's leaving may cancel, for the trace and in the log's span of whoever began it.
     pub fn spawn<F: Future<Output = ()> + Send + 'static>(&self, work: F) {
-        self.tasks.spawn(work);
+        self.tasks.spawn(trace::within(trace::current(), work).in_current_span());
     }
 
     /// Runs a background item in a tracked task, unless it is being worked on already; false if it is.
@@ -190,6 +192,23 @@ impl Drop for Held<'_> {
 }
 
 impl Berth {
+    /// Reads something of a sandbox again whenever the sandbox may have changed, until it is settled or the wait is over.
+    pub(super) async fn long_poll<T, R: Future<Output = Result<T>>>(
+        &self,
+        sandbox: Uuid,
+        wait: Duration,
+        first: T,
+        settled: impl Fn(&T) -> bool,
+        read: impl Fn() -> R,
+    ) -> Result<T> {
+        let line = self.work.line(sandbox);
+        let (mut seen, patience) = (first, Instant::now() + wait);
+        while !settled(&seen) && line.until_changed(patience).await {
+            seen = read().await?;
+        }
+        Ok(seen)
+    }
+
     /// Renews what this process holds and gives back what its tasks dropped.
     pub async fn keep_claims(&self) -> Result<()> {
         let dropped = std::mem::take(&mut *self.work.dropped.lock().unwrap_or_else(PoisonError::into_inner));
@@ -226,5 +245,19 @@ impl Berth {
             tx.drop_claim(claimed).await?;
         }
         Ok(tx.commit().await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Traceparent;
+
+    #[tokio::test]
+    async fn a_task_works_for_the_trace_of_whoever_began_it() {
+        let (work, (told, heard)) = (Work::default(), tokio::sync::oneshot::channel());
+        let trace = Traceparent::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+        trace::within(trace.clone(), async { work.spawn(async move { told.send(trace::current()).unwrap() }) }).await;
+        assert_eq!((heard.await.unwrap(), trace.is_some()), (trace, true));
     }
 }

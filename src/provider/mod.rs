@@ -2,6 +2,7 @@
 //! contract as test functions, and everything above the trait is the same for every provider.
 
 pub mod conformance;
+pub mod counted;
 pub mod docker;
 pub mod error;
 pub mod faults;
@@ -224,12 +225,15 @@ pub struct PutOptions {
     pub parents: bool,
 }
 
-/// Whether a tree replaces the workspace or is laid over it.
+/// The path of the workspace itself.
+pub const WORKSPACE: &str = ".";
+
+/// Whether a tree replaces a directory's content or is laid over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteMode {
     /// Entries are added and replaced; others stay.
     Merge,
-    /// Afterwards the workspace is exactly the tree; all or nothing.
+    /// Afterwards the directory is exactly the tree; all or nothing.
     Replace,
 }
 
@@ -376,12 +380,14 @@ pub trait Provider: Send + Sync {
     /// after a capture means nothing changed. `Unsupported` where files cannot be walked.
     async fn stat_walk(&self, provider_ref: &str, exclude: &[String]) -> Result<String>;
 
-    /// The workspace as an uncompressed tar: directories, files, symlinks, hard links; modes kept; raw names. Sockets,
-    /// pipes and devices are skipped and counted. The stream ends with an error unless the tar is complete.
-    async fn read_tree(&self, provider_ref: &str, exclude: &[String]) -> Result<TreeRead>;
+    /// A directory (`WORKSPACE`, or a path as `read_file` takes it) as an uncompressed tar: directories, files, symlinks, hard links;
+    /// modes kept; raw names, relative to that directory, as `exclude` is. Sockets, pipes and devices are skipped and counted. The
+    /// stream ends with an error unless the tar is complete.
+    async fn read_tree(&self, provider_ref: &str, path: &str, exclude: &[String]) -> Result<TreeRead>;
 
-    /// Lays a tar over the workspace. Nothing in it escapes the workspace, whatever the tar says.
-    async fn write_tree(&self, provider_ref: &str, tar: ByteStream, mode: WriteMode) -> Result<()>;
+    /// Lays a tar over a directory, made with its parents where it is missing. Nothing in it escapes that directory, whatever the tar
+    /// says; a tar that is refused changes nothing.
+    async fn write_tree(&self, provider_ref: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()>;
 
     /// What a snapshot taken under this id is called, so that it can be named before it is asked for; `None` where the provider
     /// chooses the name.

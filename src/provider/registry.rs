@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jsonschema::Validator;
 use serde_json::Value;
 
+use super::counted::Counted;
 use super::{Kind, Provider, ProviderError, Result};
 
 /// The providers this server offers.
@@ -25,13 +26,14 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// Compiles every provider's schema. `Invalid` when a schema is none or two providers have one name.
+    /// Compiles every provider's schema, and counts what each is asked from now on. `Invalid` when a schema is none or two providers have one name.
     pub fn new(providers: Vec<Arc<dyn Provider>>) -> Result<Self> {
         let mut entries = BTreeMap::new();
         for provider in providers {
             let schema = jsonschema::draft202012::new(&provider.config_schema())
                 .map_err(|e| ProviderError::new(Kind::Invalid, "a provider's config schema is no JSON Schema").because(e))?;
-            if entries.insert(provider.traits().kind, Entry { provider, schema }).is_some() {
+            let kind = provider.traits().kind;
+            if entries.insert(kind, Entry { provider: Arc::new(Counted(provider)), schema }).is_some() {
                 return Err(ProviderError::new(Kind::Invalid, "two providers have the same kind"));
             }
         }

@@ -1,6 +1,6 @@
 //! The two databases and everything in which they differ.
 //!
-//! SQLite: WAL, one writing connection handed round by a fair mutex (`BEGIN IMMEDIATE`), a pool that only reads, one server
+//! SQLite: WAL, one writing connection handed round by a fair mutex (`BEGIN IMMEDIATE`), a few that only read, one server
 //! by a lock file. PostgreSQL: a pool, `READ COMMITTED`.
 
 use std::str::FromStr;
@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{Connection, PgConnection, PgPool, Postgres, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{Connection, PgConnection, PgPool, Postgres, SqliteConnection, Transaction};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::Result;
+use super::readers::{Reader, Readers};
 use crate::clock::{Offset, Time};
 
 /// Runs one text on whichever database this is; `$c` is the connection.
@@ -51,7 +52,7 @@ pub struct Store {
 
 #[derive(Clone)]
 enum Backend {
-    Sqlite { writer: Arc<Mutex<Writer>>, readers: SqlitePool },
+    Sqlite { writer: Arc<Mutex<Writer>>, readers: Readers },
     Postgres(PgPool),
 }
 
@@ -75,7 +76,7 @@ pub(super) enum Inner {
 
 pub(super) enum SqliteTx {
     Write(OwnedMutexGuard<Writer>),
-    Read(PoolConnection<Sqlite>),
+    Read(Reader),
 }
 
 pub(super) enum PostgresTx {
@@ -87,7 +88,7 @@ impl SqliteTx {
     pub(super) fn conn(&mut self) -> &mut SqliteConnection {
         match self {
             Self::Write(writer) => &mut writer.conn,
-            Self::Read(conn) => conn,
+            Self::Read(reader) => reader.conn(),
         }
     }
 }
@@ -115,13 +116,7 @@ impl Store {
                 .foreign_keys(true)
                 .busy_timeout(Duration::from_secs(5));
             let conn = SqliteConnection::connect_with(&options).await?;
-            let readers = SqlitePoolOptions::new()
-                .max_connections(4)
-                // A file does not hang up, so asking first whether a connection still answers only costs.
-                .test_before_acquire(false)
-                .acquire_timeout(ACQUIRE_TIMEOUT)
-                .connect_with(options.create_if_missing(false).pragma("query_only", "ON"))
-                .await?;
+            let readers = Readers::new(options.create_if_missing(false).pragma("query_only", "ON"));
             Backend::Sqlite { writer: Arc::new(Mutex::new(Writer { conn, open: false })), readers }
         } else {
             let pool = PgPoolOptions::new()
@@ -185,7 +180,7 @@ impl Store {
     /// A connection that only reads; each statement sees what was committed when it began.
     pub async fn read(&self) -> Result<Tx> {
         let inner = match &self.backend {
-            Backend::Sqlite { readers, .. } => Inner::Sqlite(SqliteTx::Read(readers.acquire().await?)),
+            Backend::Sqlite { readers, .. } => Inner::Sqlite(SqliteTx::Read(readers.take(ACQUIRE_TIMEOUT).await?)),
             Backend::Postgres(pool) => Inner::Postgres(PostgresTx::Read(pool.acquire().await?)),
         };
         Ok(Tx { inner, offset: self.offset.clone() })
@@ -194,10 +189,11 @@ impl Store {
     /// How many connections are open, and how many of them nobody uses.
     pub fn pool(&self) -> (u32, u32) {
         let (open, idle) = match &self.backend {
-            Backend::Sqlite { readers, .. } => (readers.size(), readers.num_idle()),
-            Backend::Postgres(pool) => (pool.size(), pool.num_idle()),
+            Backend::Sqlite { readers, .. } => readers.count(),
+            Backend::Postgres(pool) => (usize::try_from(pool.size()).unwrap_or(usize::MAX), pool.num_idle()),
         };
-        (open, u32::try_from(idle).unwrap_or(u32::MAX))
+        let told = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        (told(open), told(idle))
     }
 
     /// Closes every connection.

@@ -21,6 +21,7 @@ pub mod lease;
 pub mod operation;
 pub mod organization;
 pub mod page;
+mod readers;
 pub mod sandbox;
 
 pub use backend::{Store, Tx};

@@ -89,6 +89,19 @@ both! {
         assert_eq!(world.memory.inventory().len(), 1);
     }
 
+    async fn a_rotation_whose_call_died_makes_one_key(world) {
+        let wire = world.serve().await;
+        let old = wire.post("/v1/api-keys", &[], &json!({ "name": "old", "scopes": ["read"] })).await;
+        let (path, body) = (format!("/v1/api-keys/{}/rotate", old.id()), json!({}));
+        let id = dies_at_once(&world, &path, &body).await;
+        let made = wire.post(&path, &[KEY], &body).await;
+        assert_eq!((made.status, made.id()), (201, id.to_string().as_str()), "{made:?}");
+        unfinish(&world).await;
+        let found = wire.post(&path, &[KEY], &body).await;
+        assert_eq!((found.status, found.id(), &found.json["secret"]), (201, made.id(), &Value::Null), "{found:?}");
+        assert_eq!(world.text("SELECT CAST(count(*) AS TEXT) FROM api_key WHERE name = 'old'").await, "2");
+    }
+
     async fn another_server_goes_on_when_a_claim_has_lapsed(world) {
         let body = json!({ "environment": "default", "holder": "h", "policy": "ephemeral" });
         let key = world.berth.store.read().await.unwrap().keys(world.caller.organization, None, 10).await.unwrap();
@@ -154,7 +167,12 @@ both! {
         world.put(&lease, "a", "1").await.unwrap();
         let (id, sandbox) = (lease.lease.id, lease.lease.sandbox_id);
         let checkpoint = wire.post(&format!("/v1/leases/{id}/checkpoints"), &[("berth-generation", "1")], &json!({})).await;
+        let turned = wire.post("/v1/api-keys", &[], &json!({ "name": "turned", "scopes": ["read"] })).await;
         let requests = [
+            (format!("/v1/api-keys/{}/rotate", turned.id()), json!({})),
+            ("/v1/leases/renew".to_owned(), json!({ "lease_ids": [id] })),
+            ("/v1/leases/release".to_owned(), json!({ "holder": "nobody" })),
+            ("/v1/sandboxes/destroy".to_owned(), json!({ "sandbox_ids": [sandbox] })),
             ("/v1/api-keys".to_owned(), json!({ "name": "k", "scopes": ["read"] })),
             ("/v1/organizations".to_owned(), json!({ "name": "o" })),
             ("/v1/environments".to_owned(), json!({ "name": "e", "provider": "memory", "config": {} })),
@@ -172,11 +190,12 @@ both! {
             let again = wire.post(&path, &[KEY, ("berth-generation", "1")], &body).await;
             assert!(first.status < 300, "{path}: {first:?}");
             assert_eq!((again.status, again.header("idempotency-replayed")), (first.status, "true"), "{path}: {again:?}");
-            if path == "/v1/api-keys" {
+            if path.starts_with("/v1/api-keys") {
                 assert!(first.json["secret"].is_string() && again.json["secret"].is_null());
                 let known = world.text("SELECT coalesce(string_agg(CAST(answer AS TEXT), ''), '') FROM idempotency").await;
                 assert!(!known.contains(first.json["secret"].as_str().unwrap()));
             }
+            assert_eq!(again.json["items"].as_array().map(Vec::len), first.json["items"].as_array().map(Vec::len), "{path}");
             let what = |got: &Value| ["id", "workspace_seq", "collected"].map(|name| got[name].clone());
             assert_eq!(what(&again.json), what(&first.json), "{path}");
         }

@@ -34,4 +34,5 @@ mod renew_and_expiry;
 mod required;
 mod resume_and_provision;
 mod sync;
+mod waiting;
 mod walk;

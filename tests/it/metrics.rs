@@ -12,6 +12,18 @@ async fn series(world: &World, name: &str) -> Option<f64> {
 }
 
 both! {
+    async fn every_call_of_a_provider_is_counted_by_its_outcome(world) {
+        let calls = |verb: &str, outcome: &str| {
+            format!("berth_provider_calls_total{{provider=\"memory\",verb=\"{verb}\",outcome=\"{outcome}\"}}")
+        };
+        // The first look begins the recording.
+        assert_eq!(series(&world, &calls("ensure", "ok")).await, None);
+        let lease = world.acquire("h", "s").await.unwrap();
+        assert_eq!(series(&world, &calls("ensure", "ok")).await, Some(1.0));
+        world.get(&lease, "missing").await.unwrap_err();
+        assert_eq!(series(&world, &calls("read_file", "file_not_found")).await, Some(1.0));
+    }
+
     async fn counts_follow_the_state(world) {
         let lease = world.acquire("h", "s").await.unwrap();
         world.start_background();

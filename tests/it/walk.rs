@@ -36,10 +36,10 @@ fn rules(operation: &str) -> (Needs, Token) {
         "healthz" | "readyz" | "openapi" | "docs" | "problem_explain" => (Nothing, May),
         "whoami" => (Key, May),
         "lease_get" | "lease_explain" | "lease_capabilities" | "exec_list" | "exec_get" | "file_read" | "file_stat" | "file_list"
-        | "sync_out" | "sandbox_get" | "sandbox_explain" | "checkpoint_list" | "checkpoint_current" | "checkpoint_get"
-        | "archive_download" | "events_list" | "events_stream" => (Read, May),
-        "lease_list" | "sandbox_list" | "sandbox_retention" | "environment_list" | "environment_get" | "instance_list" | "instance_get"
-        | "provider_list" | "limit_list" => (Read, MayNot),
+        | "sync_out" | "sandbox_get" | "sandbox_explain" | "sandbox_retention" | "checkpoint_list" | "checkpoint_current"
+        | "checkpoint_get" | "archive_download" | "events_list" | "events_stream" => (Read, May),
+        "lease_list" | "sandbox_list" | "environment_list" | "environment_get" | "instance_list" | "instance_get" | "provider_list"
+        | "limit_list" => (Read, MayNot),
         "lease_renew" | "lease_release" | "lease_recover" | "lease_resume" | "lease_restore" | "exec_run" | "exec_stream"
         | "exec_cancel" | "file_write" | "file_remove" | "file_mkdir" | "file_move" | "sync_in" | "checkpoint_capture"
         | "checkpoint_record" | "checkpoint_attach" | "sandbox_rollback" | "archive_upload" => (Write, May),

@@ -1,5 +1,7 @@
 //! The API description: what the handlers declare, completed with what is true of all of them.
 
+mod links;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::LazyLock;
 
@@ -87,6 +89,7 @@ pub fn document() -> OpenApi {
         raw_bytes(operation);
         list_errors(operation);
         show_examples(operation);
+        links::add(operation);
         body_may_be_left_out(operation, &optional);
     }
     api

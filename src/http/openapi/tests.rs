@@ -113,3 +113,22 @@ fn answers_are_open_and_requests_are_closed() {
     let lease = components["Lease"]["properties"].as_object().map(Map::len);
     assert_eq!(components["Lease"]["required"].as_array().map(Vec::len), lease);
 }
+
+#[test]
+fn every_link_leads_to_an_operation_with_its_parameters() {
+    let api = json!(document());
+    let find = |id: &str| each_operation(&api).map(|(_, operation)| operation).find(|operation| operation["operationId"] == id);
+    let mut seen = 0;
+    for (name, operation) in each_operation(&api) {
+        let links = operation["responses"].as_object().unwrap().values().filter_map(|response| response["links"].as_object()).flatten();
+        for (_, link) in links {
+            let target = find(link["operationId"].as_str().unwrap()).unwrap_or_else(|| panic!("{name}: {link} leads nowhere"));
+            let parameters = target["parameters"].as_array().unwrap();
+            for given in link["parameters"].as_object().unwrap().keys() {
+                assert!(parameters.iter().any(|p| p["name"] == given.as_str()), "{name}: {link}: no {given}");
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 50, "{seen} links");
+}

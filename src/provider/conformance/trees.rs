@@ -12,11 +12,12 @@ use tar::{Archive, Builder, EntryType, Header};
 
 use super::{LARGE, Sandbox, Subject};
 use crate::provider::stream::{channel, from_bytes, read_all};
-use crate::provider::{Kind, WriteMode};
+use crate::provider::{Kind, WORKSPACE, WriteMode};
 
 /// Everything in this file.
 pub async fn all(subject: Subject<'_>) {
     a_tree_comes_back_as_it_was(subject).await;
+    a_directory_goes_out_and_in_alone(subject).await;
     a_bad_tar_changes_nothing(subject).await;
     links_are_data(subject).await;
     a_stat_walk_sees_every_change(subject).await;
@@ -107,14 +108,14 @@ fn unpack(tar: &[u8]) -> Entries {
 impl Sandbox<'_> {
     async fn tree(&self, exclude: &[&str]) -> Entries {
         let exclude: Vec<String> = exclude.iter().map(|one| (*one).to_owned()).collect();
-        let read = self.provider().read_tree(&self.name, &exclude).await.expect("read_tree");
+        let read = self.provider().read_tree(&self.name, WORKSPACE, &exclude).await.expect("read_tree");
         let tar = read_all(read.tar, LARGE).await.expect("a whole tar");
         assert_eq!(read.skipped.await.expect("count"), 0);
         unpack(&tar)
     }
 
     async fn lay(&self, entries: &[(Vec<u8>, Entry)], mode: WriteMode) {
-        self.provider().write_tree(&self.name, from_bytes(pack(entries)), mode).await.expect("write_tree");
+        self.provider().write_tree(&self.name, WORKSPACE, from_bytes(pack(entries)), mode).await.expect("write_tree");
     }
 }
 
@@ -151,6 +152,35 @@ pub async fn a_tree_comes_back_as_it_was(subject: Subject<'_>) {
     sandbox.end().await;
 }
 
+/// A directory of the workspace goes out and in alone, by the paths that files have.
+pub async fn a_directory_goes_out_and_in_alone(subject: Subject<'_>) {
+    let sandbox = subject.sandbox().await;
+    let (provider, name) = (subject.provider, sandbox.name.as_str());
+    sandbox.put("beside", b"stays").await;
+    let file = |content: &[u8]| Entry::File(0o644, content.to_vec());
+    let tree = [(b"f".to_vec(), Entry::File(0o640, b"1".to_vec())), (b"hard".to_vec(), Entry::HardLink(b"f".to_vec()))];
+    provider.write_tree(name, "new/deep", from_bytes(pack(&tree)), WriteMode::Replace).await.expect("a directory that was missing");
+    assert_eq!(sandbox.get("new/deep/hard").await, b"1");
+    sandbox.lay(&[(b"link".to_vec(), Entry::Symlink(b"new".to_vec()))], WriteMode::Merge).await;
+    provider.write_tree(name, "link/deep", from_bytes(pack(&[(b"g".to_vec(), file(b"2"))])), WriteMode::Merge).await.expect("merged");
+    let whole = async |path: &str| unpack(&read_all(provider.read_tree(name, path, &[]).await.expect(path).tar, LARGE).await.expect(path));
+    let merged = whole("new/deep").await;
+    assert_eq!(merged.keys().map(Vec::as_slice).collect::<Vec<_>>(), [b"f".as_slice(), b"g", b"hard"]);
+    assert_eq!((&merged[b"g".as_slice()], &merged[b"hard".as_slice()]), (&file(b"2"), &Entry::File(0o640, b"1".to_vec())));
+    provider.write_tree(name, "link/deep/", from_bytes(pack(&[(b"h".to_vec(), file(b"3"))])), WriteMode::Replace).await.expect("replaced");
+    assert_eq!(whole("link/deep").await.keys().map(Vec::as_slice).collect::<Vec<_>>(), [b"h".as_slice()]);
+    assert_eq!(sandbox.get("beside").await, b"stays");
+    let kind = |error: Option<crate::provider::ProviderError>| error.map(|e| e.kind);
+    assert_eq!(kind(provider.read_tree(name, "missing", &[]).await.err()), Some(Kind::FileNotFound));
+    assert_eq!(kind(provider.read_tree(name, "beside", &[]).await.err()), Some(Kind::NotADirectory));
+    assert_eq!(kind(provider.read_tree(name, "../..", &[]).await.err()), Some(Kind::Path));
+    for (path, refused) in [("beside", Kind::FileExists), ("../out", Kind::Path)] {
+        let written = provider.write_tree(name, path, from_bytes(pack(&[(b"x".to_vec(), file(b"4"))])), WriteMode::Replace).await;
+        assert_eq!(kind(written.err()), Some(refused), "{path}");
+    }
+    sandbox.end().await;
+}
+
 /// A tar that is cut off, leads out or writes through a link is refused before it changes anything.
 pub async fn a_bad_tar_changes_nothing(subject: Subject<'_>) {
     let sandbox = subject.sandbox().await;
@@ -169,7 +199,7 @@ pub async fn a_bad_tar_changes_nothing(subject: Subject<'_>) {
     for (what, tar) in [("cut off", good[..3000].to_vec()), ("through a link", through), ("a hard link out", hard), ("climbing", climbing)]
     {
         for mode in [WriteMode::Replace, WriteMode::Merge] {
-            let refused = subject.provider.write_tree(&sandbox.name, from_bytes(tar.clone()), mode).await;
+            let refused = subject.provider.write_tree(&sandbox.name, WORKSPACE, from_bytes(tar.clone()), mode).await;
             let kind = refused.expect_err(what).kind;
             assert!(matches!(kind, Kind::Path | Kind::Invalid), "{what}: {kind:?}");
             assert_eq!(sandbox.tree(&[]).await, before, "{what}, {mode:?}");
@@ -178,11 +208,12 @@ pub async fn a_bad_tar_changes_nothing(subject: Subject<'_>) {
     for mode in [WriteMode::Replace, WriteMode::Merge] {
         let (writer, broken) = channel();
         drop(writer);
-        let refused = subject.provider.write_tree(&sandbox.name, broken, mode).await;
+        let refused = subject.provider.write_tree(&sandbox.name, WORKSPACE, broken, mode).await;
         assert_eq!(refused.err().map(|e| e.kind), Some(Kind::Refused), "a broken body, {mode:?}");
         // Given up while the tar is still on its way.
         let (_writer, silent) = channel();
-        let given_up = tokio::time::timeout(std::time::Duration::from_millis(50), subject.provider.write_tree(&sandbox.name, silent, mode));
+        let given_up =
+            tokio::time::timeout(std::time::Duration::from_millis(50), subject.provider.write_tree(&sandbox.name, WORKSPACE, silent, mode));
         assert!(given_up.await.is_err(), "a tree without a tar");
         assert_eq!(sandbox.tree(&[]).await, before, "{mode:?}");
     }

@@ -14,6 +14,7 @@ use tokio_util::io::StreamReader;
 use super::address::{Address, Certificates};
 use super::wire::Version;
 use crate::provider::{ByteStream, Kind, ProviderError, Result};
+use crate::trace;
 
 /// The newest version of the API that this client was written for.
 const NEWEST: ApiVersion = ApiVersion(1, 47);
@@ -149,7 +150,11 @@ impl Engine {
     /// A request in the negotiated version; `path` is whole but for its values, which are in `query`.
     pub(super) async fn request(&self, method: Method, path: &str, query: &[(&str, &str)]) -> Answer<RequestBuilder> {
         let ApiVersion(major, minor) = self.about().await?.version;
-        Ok(self.client.request(method, format!("{}/v{major}.{minor}{path}", self.base)).query(query))
+        let request = self.client.request(method, format!("{}/v{major}.{minor}{path}", self.base)).query(query);
+        Ok(match trace::current() {
+            Some(trace) => request.header("traceparent", trace.as_str()),
+            None => request,
+        })
     }
 
     /// Asks for something.
@@ -225,6 +230,16 @@ mod tests {
         let version = |text| ApiVersion::parse(text).unwrap();
         assert!(version("1.9") < version("1.41") && version("1.47") < version("2.0"));
         assert_eq!(ApiVersion::parse("1"), None);
+    }
+
+    #[tokio::test]
+    async fn a_trace_goes_on_to_the_engine() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let engine = Engine::new(&Address::Unix("/nowhere".into()), None).unwrap();
+        *engine.about.lock().unwrap() = Some(About { version: NEWEST, architecture: String::new() });
+        let sent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let asked = trace::within(trace::Traceparent::parse(sent), engine.request(Method::GET, "/info", &[])).await;
+        assert_eq!(asked.unwrap_or_else(|_| panic!("a request")).build().unwrap().headers()["traceparent"], sent);
     }
 
     #[test]

@@ -186,6 +186,7 @@ impl Docker {
         match &reach.found {
             Some(found) if found.kind() == FileKind::Directory => return Ok(()),
             Some(_) => return Err(ProviderError::new(Kind::FileExists, "a file of this name exists")),
+            None if reach.names.is_empty() => return Err(not_found()),
             None => {}
         }
         let mut tar = Tarball::new(facts.owner);

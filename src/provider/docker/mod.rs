@@ -185,12 +185,12 @@ impl Provider for Docker {
         self.stamp(provider_ref, exclude).await
     }
 
-    async fn read_tree(&self, provider_ref: &str, exclude: &[String]) -> Result<TreeRead> {
-        self.read_workspace(provider_ref, exclude).await
+    async fn read_tree(&self, provider_ref: &str, path: &str, exclude: &[String]) -> Result<TreeRead> {
+        self.read_directory(provider_ref, path, exclude).await
     }
 
-    async fn write_tree(&self, provider_ref: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
-        self.write_workspace(provider_ref, tar, mode).await
+    async fn write_tree(&self, provider_ref: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+        self.write_directory(provider_ref, path, tar, mode).await
     }
 
     fn snapshot_ref(&self, id: Uuid) -> Option<String> {

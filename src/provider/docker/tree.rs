@@ -1,4 +1,4 @@
-//! Whole workspaces, out and in, by the engine's archive endpoint.
+//! Whole directories, out and in, by the engine's archive endpoint.
 
 use std::fmt::Write as _;
 use std::io;
@@ -34,19 +34,20 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> archive::Result<T> +
 }
 
 impl Docker {
-    /// The workspace as a tar.
-    pub(super) async fn read_workspace(&self, container: &str, exclude: &[String]) -> Result<TreeRead> {
+    /// A directory as a tar.
+    pub(super) async fn read_directory(&self, container: &str, path: &str, exclude: &[String]) -> Result<TreeRead> {
         let facts = self.facts(container).await?;
-        let Some((stat, packed)) = self.get_archive(container, &facts.workspace).await? else { return Err(no_workspace()) };
+        let place = self.resolve(container, &facts, path, true).await?;
+        let Some((stat, packed)) = self.get_archive(container, &place.path).await? else { return Err(gone()) };
         if stat.kind() != FileKind::Directory {
-            return Err(no_workspace());
+            return Err(no_directory());
         }
         let (writer, tar) = stream::channel();
         let (count, skipped) = oneshot::channel();
         let (docker, container, exclude) = (self.clone(), container.to_owned(), exclude.to_vec());
         self.commands.tasks.spawn(async move {
             // What breaks off drops the writer, which the reader sees as an error; a reader that left ends this.
-            if let Ok((writer, skipped)) = docker.pass_out(&container, &facts.workspace, packed, exclude, writer).await {
+            if let Ok((writer, skipped)) = docker.pass_out(&container, &place.path, packed, exclude, writer).await {
                 let _ = count.send(skipped);
                 let _ = blocking(move || Ok(writer.finish()?)).await;
             }
@@ -57,7 +58,7 @@ impl Docker {
     async fn pass_out(
         &self,
         container: &str,
-        workspace: &str,
+        directory: &str,
         packed: ByteStream,
         exclude: Vec<String>,
         mut writer: StreamWriter,
@@ -68,7 +69,7 @@ impl Docker {
         let (relayed, mut writer) = passed?;
         for path in relayed.left {
             let name = String::from_utf8(path.clone()).map_err(|_| ProviderError::new(Kind::Invalid, "a hard link's name is not UTF-8"))?;
-            let Some((_, packed)) = self.get_archive(container, &format!("{workspace}/{name}")).await? else { return Err(no_workspace()) };
+            let Some((_, packed)) = self.get_archive(container, &format!("{directory}/{name}")).await? else { return Err(gone()) };
             let (feeding, mut input) = stream::feed(packed);
             let passing = blocking(move || relay::one_outward(&mut input, &path, &mut writer).map(|()| writer));
             let (_, passed) = tokio::join!(feeding, passing);
@@ -81,8 +82,8 @@ impl Docker {
         Ok((writer.await?, relayed.skipped))
     }
 
-    /// Lays a tar over the workspace, or makes the workspace exactly the tar.
-    pub(super) async fn write_workspace(&self, container: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+    /// Lays a tar over a directory, or makes the directory exactly the tar.
+    pub(super) async fn write_directory(&self, container: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
         let facts = self.facts(container).await?;
         // Judged as a whole before anything changes.
         let spool = Spool::fill(tar, &self.scratch).await?;
@@ -93,6 +94,8 @@ impl Docker {
             Ok(input)
         })
         .await?;
+        self.make_path(container, path).await?;
+        let target = self.resolve(container, &facts, path, true).await?.path;
         let owner = archive::Owner { uid: facts.owner.uid, gid: facts.owner.gid };
         let staged = format!("staged-{}", nonce());
         let (into, standing) = match mode {
@@ -100,7 +103,7 @@ impl Docker {
                 self.make_in_state(container, &facts, &[(&staged, 0o700)]).await?;
                 (format!("{}/{staged}", state(facts.tag.instance)), Standings::new())
             }
-            WriteMode::Merge => (facts.workspace.clone(), self.standing(container, &facts).await?),
+            WriteMode::Merge => (target.clone(), self.standing(container, &target).await?),
         };
         let place = Place::of(&into, &facts);
         if mode == WriteMode::Merge {
@@ -126,9 +129,9 @@ impl Docker {
             let _ = self.control(container, &facts, "remove", &[&into, "tree"], None).await;
             return Err(error);
         }
-        match self.control(container, &facts, "replace", &[&into, &facts.workspace], None).await?.word.as_str() {
+        match self.control(container, &facts, "replace", &[&into, &target], None).await?.word.as_str() {
             "done" => Ok(()),
-            _ => Err(ProviderError::new(Kind::Indeterminate, "the workspace was replaced in part")),
+            _ => Err(ProviderError::new(Kind::Indeterminate, "the directory was replaced in part")),
         }
     }
 
@@ -151,8 +154,8 @@ impl Docker {
         put.and(passed)
     }
 
-    async fn standing(&self, container: &str, facts: &Facts) -> Result<Standings> {
-        let walked = self.walk(container, &facts.workspace, true).await?;
+    async fn standing(&self, container: &str, directory: &str) -> Result<Standings> {
+        let walked = self.walk(container, directory, true).await?;
         let kind = |kind| if kind == FileKind::Directory { Standing::Directory } else { Standing::Other };
         Ok(walked.into_iter().map(|(path, seen)| (path, kind(seen.entry.kind))).collect())
     }
@@ -197,6 +200,10 @@ impl Place {
     }
 }
 
-fn no_workspace() -> ProviderError {
-    ProviderError::new(Kind::FileNotFound, "the workspace is gone")
+fn gone() -> ProviderError {
+    ProviderError::new(Kind::FileNotFound, "no such file or directory")
+}
+
+fn no_directory() -> ProviderError {
+    ProviderError::new(Kind::NotADirectory, "is no directory")
 }

@@ -129,12 +129,12 @@ impl Provider for Faults {
         self.plain(Verb::StatWalk, provider_ref, self.inner.stat_walk(provider_ref, exclude)).await
     }
 
-    async fn read_tree(&self, provider_ref: &str, exclude: &[String]) -> Result<TreeRead> {
-        self.plain(Verb::ReadTree, provider_ref, self.inner.read_tree(provider_ref, exclude)).await
+    async fn read_tree(&self, provider_ref: &str, path: &str, exclude: &[String]) -> Result<TreeRead> {
+        self.plain(Verb::ReadTree, provider_ref, self.inner.read_tree(provider_ref, path, exclude)).await
     }
 
-    async fn write_tree(&self, provider_ref: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
-        self.plain(Verb::WriteTree, provider_ref, self.inner.write_tree(provider_ref, tar, mode)).await
+    async fn write_tree(&self, provider_ref: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+        self.plain(Verb::WriteTree, provider_ref, self.inner.write_tree(provider_ref, path, tar, mode)).await
     }
 
     fn snapshot_ref(&self, id: Uuid) -> Option<String> {

@@ -235,12 +235,12 @@ impl Provider for Local {
         transfer::stat_walk(self.existing(provider_ref).await?, exclude.to_vec()).await
     }
 
-    async fn read_tree(&self, provider_ref: &str, exclude: &[String]) -> Result<TreeRead> {
-        transfer::read_tree(self.existing(provider_ref).await?, exclude.to_vec()).await
+    async fn read_tree(&self, provider_ref: &str, path: &str, exclude: &[String]) -> Result<TreeRead> {
+        transfer::read_tree(self.existing(provider_ref).await?, path.to_owned(), exclude.to_vec()).await
     }
 
-    async fn write_tree(&self, provider_ref: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
-        transfer::write_tree(self.existing(provider_ref).await?, tar, mode).await
+    async fn write_tree(&self, provider_ref: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+        transfer::write_tree(self.existing(provider_ref).await?, path.to_owned(), tar, mode).await
     }
 
     fn snapshot_ref(&self, _id: Uuid) -> Option<String> {

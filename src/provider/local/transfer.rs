@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::io::{self, Read, Seek};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use cap_std::fs::{Dir, MetadataExt};
-use rustix::fs::{CWD, Mode, RenameFlags, fchmod, renameat_with};
+use cap_std::fs::{Dir, MetadataExt, Permissions, PermissionsExt};
+use rustix::fs::{Mode, RenameFlags, fchmod, renameat_with};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 
@@ -15,7 +14,7 @@ use super::purge::purge;
 use super::{blocking, failed, layout};
 use crate::archive::{self, ArchiveCode, ArchiveError, Existing, Limits};
 use crate::id;
-use crate::provider::{ByteStream, Kind, ProviderError, PutOptions, Result, TreeRead, WriteMode, stream};
+use crate::provider::{ByteStream, Kind, ProviderError, PutOptions, Result, TreeRead, WORKSPACE, WriteMode, stream};
 
 const BUFFER: usize = 64 * 1024;
 
@@ -106,14 +105,18 @@ async fn copy(mut body: ByteStream, file: &mut tokio::fs::File) -> Result<()> {
     }
 }
 
-/// The workspace as a tar.
-pub(super) async fn read_tree(instance: PathBuf, exclude: Vec<String>) -> Result<TreeRead> {
-    let workspace = blocking(move || Workspace::open(&instance)).await?;
+/// A directory as a tar.
+pub(super) async fn read_tree(instance: PathBuf, path: String, exclude: Vec<String>) -> Result<TreeRead> {
+    let top = blocking(move || {
+        let workspace = Workspace::open(&instance)?;
+        workspace.dir.open_dir(workspace.inside(&path)?).map_err(wrong)
+    })
+    .await?;
     let (mut writer, tar) = stream::channel();
     let (count, skipped) = oneshot::channel();
     // Ends by itself: with the walk, or when the reader leaves.
     tokio::task::spawn_blocking(move || {
-        if let Ok(walked) = archive::write_tar(&workspace.dir, &exclude, &mut writer) {
+        if let Ok(walked) = archive::write_tar(&top, &exclude, &mut writer) {
             // A reader that left needs neither; a tar that was cut short shows as a broken stream.
             let _ = count.send(walked.skipped);
             let _ = writer.finish();
@@ -122,8 +125,8 @@ pub(super) async fn read_tree(instance: PathBuf, exclude: Vec<String>) -> Result
     Ok(TreeRead { tar, skipped })
 }
 
-/// Lays a tar over the workspace, or makes the workspace exactly the tar.
-pub(super) async fn write_tree(instance: PathBuf, tar: ByteStream, mode: WriteMode) -> Result<()> {
+/// Lays a tar over a directory, or makes the directory exactly the tar.
+pub(super) async fn write_tree(instance: PathBuf, path: String, tar: ByteStream, mode: WriteMode) -> Result<()> {
     // Goes along with the work on it, so that it is cleared away after the last write, also when the caller has left.
     let staged = Staged::new(&instance);
     let (feeding, input) = stream::feed(tar);
@@ -131,12 +134,27 @@ pub(super) async fn write_tree(instance: PathBuf, tar: ByteStream, mode: WriteMo
         WriteMode::Replace => {
             let unpacking = blocking(move || {
                 fs::create_dir(staged.path()).map_err(failed)?;
-                unpack(&staged.path(), input, Existing::Empty).map(|()| staged)
+                let into = Dir::open_ambient_dir(staged.path(), cap_std::ambient_authority()).map_err(failed)?;
+                unpack(&into, input, Existing::Empty).map(|()| staged)
             });
             let (fed, unpacked) = tokio::join!(feeding, unpacking);
             let staged = unpacked.map_err(|e| fed.err().unwrap_or(e))?;
-            // Only now, and not if the caller left meanwhile. What was the workspace is then cleared away.
-            blocking(move || exchange(&staged.path(), &layout::workspace(&instance))).await
+            // Only now, and not if the caller left meanwhile. What was there is then cleared away.
+            blocking(move || {
+                let workspace = Workspace::open(&instance)?;
+                match made(&workspace, &path)? {
+                    Some(inside) => {
+                        let (parent, name) = workspace.place(&inside)?;
+                        exchange(&workspace.staging()?, Path::new(&staged.name), &parent, name.as_ref())
+                    }
+                    None => {
+                        let above = Dir::open_ambient_dir(&instance, cap_std::ambient_authority()).map_err(failed)?;
+                        let name = layout::workspace(&instance);
+                        exchange(&workspace.staging()?, Path::new(&staged.name), &above, Path::new(name.file_name().unwrap_or_default()))
+                    }
+                }
+            })
+            .await
         }
         WriteMode::Merge => {
             let spooling = blocking(move || spool_checked(&staged.path(), input).map(|tar| (tar, staged)));
@@ -144,7 +162,10 @@ pub(super) async fn write_tree(instance: PathBuf, tar: ByteStream, mode: WriteMo
             let (tar, staged) = spooled.map_err(|e| fed.err().unwrap_or(e))?;
             blocking(move || {
                 let _until_unpacked = staged;
-                unpack(&layout::workspace(&instance), tar, Existing::Merge).map_err(|e| match e.kind {
+                let workspace = Workspace::open(&instance)?;
+                let inside = made(&workspace, &path)?.unwrap_or_else(|| PathBuf::from(WORKSPACE));
+                let into = workspace.dir.open_dir(inside).map_err(wrong)?;
+                unpack(&into, tar, Existing::Merge).map_err(|e| match e.kind {
                     Kind::Full => e,
                     Kind::Invalid => ProviderError::new(Kind::IsADirectory, "a directory is in the way of an entry").because(e),
                     _ => ProviderError::new(Kind::Indeterminate, "the tree was laid over in part").because(e),
@@ -155,9 +176,16 @@ pub(super) async fn write_tree(instance: PathBuf, tar: ByteStream, mode: WriteMo
     }
 }
 
-fn unpack(into: &Path, mut tar: impl Read, existing: Existing) -> Result<()> {
-    let dir = Dir::open_ambient_dir(into, cap_std::ambient_authority()).map_err(failed)?;
-    archive::unpack(&dir, &mut tar, &Limits::default(), existing).map(|_| ()).map_err(refused)
+/// Makes a directory where it is missing; returns where it is, behind every link, or nothing for the workspace itself.
+fn made(workspace: &Workspace, path: &str) -> Result<Option<PathBuf>> {
+    let inside = workspace.inside(path)?;
+    workspace.make_directory(inside)?;
+    let real = workspace.dir.canonicalize(inside).map_err(wrong)?;
+    Ok(Some(real).filter(|real| !real.as_os_str().is_empty() && real != Path::new(WORKSPACE)))
+}
+
+fn unpack(into: &Dir, mut tar: impl Read, existing: Existing) -> Result<()> {
+    archive::unpack(into, &mut tar, &Limits::default(), existing).map(|_| ()).map_err(refused)
 }
 
 /// Keeps the whole tar, so that one that would be refused half way is refused before it changes anything.
@@ -170,13 +198,13 @@ fn spool_checked(spool: &Path, mut input: impl Read) -> Result<fs::File> {
     Ok(file)
 }
 
-/// Puts a new workspace in the old one's place in one step.
-fn exchange(new: &Path, workspace: &Path) -> Result<()> {
-    let mode = fs::metadata(workspace).map_err(failed)?.permissions();
+/// Puts a new directory in the old one's place in one step, with the old one's mode.
+fn exchange(staging: &Dir, new: &Path, parent: &Dir, old: &Path) -> Result<()> {
+    let mode = parent.metadata(old).map_err(failed)?.permissions();
     // A read-only directory cannot change its parent.
-    fs::set_permissions(workspace, fs::Permissions::from_mode(mode.mode() | 0o700)).map_err(failed)?;
-    renameat_with(CWD, new, CWD, workspace, RenameFlags::EXCHANGE).map_err(|e| failed(e.into()))?;
-    fs::set_permissions(workspace, mode).map_err(failed)
+    parent.set_permissions(old, Permissions::from_mode(mode.mode() | 0o700)).map_err(failed)?;
+    renameat_with(staging, new, parent, old, RenameFlags::EXCHANGE).map_err(|e| failed(e.into()))?;
+    parent.set_permissions(old, mode).map_err(failed)
 }
 
 fn refused(error: ArchiveError) -> ProviderError {

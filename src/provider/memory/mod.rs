@@ -239,8 +239,8 @@ impl Provider for Memory {
         self.tree(Verb::StatWalk, provider_ref, |tree| Ok(tree.digest(|path| tar::excluded(path, exclude))))
     }
 
-    async fn read_tree(&self, provider_ref: &str, exclude: &[String]) -> Result<TreeRead> {
-        let tree = self.tree(Verb::ReadTree, provider_ref, |tree| Ok(tree.clone()))?;
+    async fn read_tree(&self, provider_ref: &str, path: &str, exclude: &[String]) -> Result<TreeRead> {
+        let tree = self.tree(Verb::ReadTree, provider_ref, |tree| Ok(tree.taken_out(&tree.enter(path.as_bytes())?)))?;
         let (mut writer, tar) = stream::channel();
         let (count, skipped) = tokio::sync::oneshot::channel();
         let exclude = exclude.to_vec();
@@ -254,13 +254,19 @@ impl Provider for Memory {
         Ok(TreeRead { tar, skipped })
     }
 
-    async fn write_tree(&self, provider_ref: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+    async fn write_tree(&self, provider_ref: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
         drop(self.enter(Verb::WriteTree));
         let bytes = stream::read_all(tar, MOST_BYTES).await?;
         let mut world = self.0.lock();
         let tree = &mut world.object(provider_ref)?.tree;
-        let mut changed = if mode == WriteMode::Replace { tree.emptied() } else { tree.clone() };
-        self::tar::read(&mut changed, &bytes)?;
+        let mut changed = tree.clone();
+        let key = changed.make_directory(path.as_bytes(), now())?;
+        let mut inner = changed.taken_out(&key);
+        if mode == WriteMode::Replace {
+            inner = inner.emptied();
+        }
+        self::tar::read(&mut inner, &bytes)?;
+        changed.put_back(&key, inner);
         *tree = changed;
         Ok(())
     }
@@ -329,7 +335,7 @@ impl Provider for Memory {
     }
 
     async fn make_directory(&self, provider_ref: &str, path: &str) -> Result<()> {
-        self.tree(Verb::MakeDirectory, provider_ref, |tree| tree.make_directory(path.as_bytes(), now()))
+        self.tree(Verb::MakeDirectory, provider_ref, |tree| tree.make_directory(path.as_bytes(), now()).map(|_| ()))
     }
 
     async fn move_file(&self, provider_ref: &str, from: &str, to: &str, overwrite: bool) -> Result<()> {

@@ -36,6 +36,28 @@ impl Tree {
         tree
     }
 
+    /// A directory of this tree as a tree of its own; the count of changes goes on.
+    pub(super) fn taken_out(&self, key: &[u8]) -> Self {
+        let prefix = if key.is_empty() { Vec::new() } else { join(key, b"") };
+        let mut tree = self.emptied();
+        let inner = self.below(key).into_iter().filter_map(|full| Some((full[prefix.len()..].to_vec(), self.nodes.get(&full)?.clone())));
+        tree.nodes.extend(inner);
+        if let Some(top) = self.nodes.get(key) {
+            tree.nodes.insert(Vec::new(), top.clone());
+        }
+        tree
+    }
+
+    /// Makes a tree the whole content of a directory.
+    pub(super) fn put_back(&mut self, key: &[u8], tree: Self) {
+        for inner in self.below(key) {
+            self.nodes.remove(&inner);
+        }
+        self.changes = tree.changes;
+        let named = |path: Vec<u8>| if path.is_empty() { key.to_vec() } else { join(key, &path) };
+        self.nodes.extend(tree.nodes.into_iter().map(|(path, node)| (named(path), node)));
+    }
+
     /// Moves the root to another absolute path.
     pub(super) fn place(&mut self, root: &str) {
         self.root = root.as_bytes().to_vec();
@@ -167,18 +189,16 @@ impl Tree {
         Ok(new)
     }
 
-    /// Makes a directory and its parents.
-    pub(super) fn make_directory(&mut self, path: &[u8], at: Time) -> Result<()> {
+    /// Makes a directory and its parents; returns its key.
+    pub(super) fn make_directory(&mut self, path: &[u8], at: Time) -> Result<Vec<u8>> {
         self.make_parents(path, at)?;
         let key = self.resolve(path, true)?;
         match self.nodes.get(&key).map(|node| &node.content) {
-            Some(Content::Directory) => Ok(()),
-            Some(_) => Err(ProviderError::new(Kind::FileExists, "a file of this name exists")),
-            None => {
-                self.set(key, Content::Directory, 0o755, at);
-                Ok(())
-            }
+            Some(Content::Directory) => {}
+            Some(_) => return Err(ProviderError::new(Kind::FileExists, "a file of this name exists")),
+            None => self.set(key.clone(), Content::Directory, 0o755, at),
         }
+        Ok(key)
     }
 
     fn make_parents(&mut self, path: &[u8], at: Time) -> Result<()> {

@@ -236,7 +236,7 @@ impl World {
     }
 
     pub async fn sandbox(&self, lease: &LeaseView) -> SandboxView {
-        ops::sandbox::get(&self.berth, &self.caller, lease.lease.sandbox_id).await.unwrap()
+        ops::sandbox::get(&self.berth, &self.caller, lease.lease.sandbox_id, Duration::ZERO).await.unwrap()
     }
 
     /// The provider's name of the lease's instance.

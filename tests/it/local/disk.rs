@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use berth::provider::conformance::{command, tag};
 use berth::provider::local::Local;
 use berth::provider::stream::{from_bytes, read_all};
-use berth::provider::{Destroyed, ExecEnd, Kind, Observation, OwnerTag, Presence, Provider, PutOptions, WriteMode};
+use berth::provider::{Destroyed, ExecEnd, Kind, Observation, OwnerTag, Presence, Provider, PutOptions, WORKSPACE, WriteMode};
 
 use super::{Place, settings, sh};
 
@@ -31,7 +31,7 @@ async fn links_made_by_commands_lead_nowhere_else() {
     let names: Vec<_> = listed.iter().map(|entry| String::from_utf8_lossy(&entry.path)).collect();
     assert_eq!(names, ["d", "d/y", "f", "in", "pipe", "up", "x"], "links are listed and not followed");
     assert_eq!(sandbox.get("in").await, b"safe");
-    let tree = place.provider.read_tree(&sandbox.name, &[]).await.unwrap();
+    let tree = place.provider.read_tree(&sandbox.name, WORKSPACE, &[]).await.unwrap();
     read_all(tree.tar, 1 << 20).await.unwrap();
     assert_eq!(tree.skipped.await.unwrap(), 1, "the pipe is counted");
     sandbox.end().await;
@@ -46,7 +46,7 @@ async fn read_only_trees_are_destroyed() {
     place.provider.remove_file(&sandbox.name, "a", true).await.unwrap();
     assert_eq!(sandbox.run(command(sh("mkdir -p d/e; chmod 555 d/e d ."))).await.exit.end, ExecEnd::Exited(0));
     let empty = from_bytes([0; 1024].as_slice());
-    place.provider.write_tree(&sandbox.name, empty, WriteMode::Replace).await.unwrap();
+    place.provider.write_tree(&sandbox.name, WORKSPACE, empty, WriteMode::Replace).await.unwrap();
     assert_eq!(sandbox.run(command(sh("ls -A; chmod 755 .; mkdir -p f/g; chmod 555 f/g f ."))).await.stdout, b"");
     sandbox.end().await;
     assert_eq!((place.left_in("instances"), place.left_in("trash")), (0, 0));
