@@ -113,7 +113,8 @@ fn take_idempotency_key(operation: &mut Operation) {
     let extensions = operation.extensions.get_or_insert_default();
     let codes = extensions.entry(CODES.to_owned()).or_insert_with(|| json!([]));
     if let Value::Array(codes) = codes {
-        codes.extend([json!("idempotency_key_in_use"), json!("idempotency_key_mismatch")]);
+        // What a replay tells about may be gone by then.
+        codes.extend(["idempotency_key_in_use", "idempotency_key_mismatch", "not_found"].map(|code| json!(code)));
     }
 }
 
