@@ -45,7 +45,7 @@ impl From<StoreError> for Unmade {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Moved | StoreError::ClaimLost => Self::Superseded,
-            other @ StoreError::Database(_) => Self::Failed(other.into()),
+            other @ (StoreError::Database(_) | StoreError::Undone) => Self::Failed(other.into()),
         }
     }
 }
