@@ -339,7 +339,8 @@ pub fn quick() -> Settings {
     }
 }
 
-async fn open(url: &str, dir: &Path, faults: &Faults, settings: Settings) -> Arc<Berth> {
+async fn open(url: &str, dir: &Path, faults: &Faults, mut settings: Settings) -> Arc<Berth> {
+    settings.spool = Some(dir.join("spool"));
     let store = Store::connect(url, 10).await.unwrap();
     store.migrate().await.unwrap();
     let providers = Registry::new(vec![Arc::new(faults.clone()) as Arc<dyn Provider>]).unwrap();
