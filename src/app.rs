@@ -122,6 +122,15 @@ pub async fn open_berth(config: &Config) -> Result<(Arc<Berth>, Option<DataLock>
     Ok((berth, lock))
 }
 
+/// The same parts for whoever only looks, perhaps beside a server: nothing is migrated, locked or dropped.
+pub async fn look(config: &Config, store: Store) -> Result<Arc<Berth>> {
+    let deployment = async { store.read().await?.deployment().await };
+    let deployment = deployment.await.map_err(|error| format!("BERTH_DATABASE_URL: the deployment cannot be read: {error}"))?;
+    let providers = providers(config, &Seal::of(&deployment.signing_key))?;
+    let blobs = Blobs::open(config.archive_url.reveal()).map_err(|error| format!("BERTH_ARCHIVE_URL: {error}"))?;
+    Berth::beside(store, providers, blobs, settings(config)).await.map_err(|error| error.to_string())
+}
+
 /// Opens the database as it is.
 pub async fn open_store(config: &Config) -> Result<Store> {
     let opened = Store::connect(config.database_url.reveal(), config.database_max_connections).await;
@@ -162,6 +171,11 @@ fn docker(config: &Config, seal: &Seal) -> Result<Docker> {
     Docker::open(settings).map_err(|error| format!("BERTH_DOCKER_CERT_PATH: {error}"))
 }
 
+/// Where the names of objects are kept that the database would not record.
+pub fn spool_directory(config: &Config) -> PathBuf {
+    config.data_dir.join("spool")
+}
+
 /// What the verbs need to know of the configuration.
 pub fn settings(config: &Config) -> ops::Settings {
     ops::Settings {
@@ -171,6 +185,7 @@ pub fn settings(config: &Config) -> ops::Settings {
         reaper_period: config.reaper_period,
         rate_limit_per_second: config.rate_limit_per_second,
         rate_limit_burst: config.rate_limit_burst,
+        spool: Some(spool_directory(config)),
         ..ops::Settings::default()
     }
 }

@@ -23,7 +23,8 @@ pub async fn layer(State(berth): State<Arc<Berth>>, request: Request, next: Next
     let bearer = bearer(request.headers()).map(str::to_owned);
     let response = next.run(request).await;
     let said = response.headers().contains_key(BERTH_GENERATION) && response.headers().contains_key(BERTH_LEASE_EPOCH);
-    let Some(bearer) = bearer.filter(|_| !said && response.status() != StatusCode::NO_CONTENT) else { return response };
+    let worth_it = !said && response.status() != StatusCode::NO_CONTENT && !response.status().is_server_error();
+    let Some(bearer) = bearer.filter(|_| worth_it) else { return response };
     let Ok(caller) = identify(&berth, &bearer).await else { return response };
     match lease::fence(&berth, &caller, id).await {
         Ok((generation, epoch)) => fenced(response, Some(generation), Some(epoch)),

@@ -1,9 +1,10 @@
 //! What every request passes: an id, a span, a count, and the headers that every answer carries.
 
 use std::any::Any;
+use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
@@ -12,6 +13,7 @@ use tracing::Instrument;
 
 use super::problem::Problem;
 use crate::error::Code;
+use crate::ops::{Berth, health};
 use crate::trace::Traceparent;
 use crate::{id, telemetry, trace};
 
@@ -85,6 +87,16 @@ fn method_word(method: &Method) -> &'static str {
         Method::DELETE => "DELETE",
         Method::OPTIONS => "OPTIONS",
         _ => "other",
+    }
+}
+
+/// No answer leaves before what it was decided on is durable: a refusal may rest on what a neighbour has written and nobody has
+/// committed yet.
+pub async fn settle(State(berth): State<Arc<Berth>>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    match health::settled(&berth).await {
+        Ok(()) => response,
+        Err(error) => Problem(error).into_response(),
     }
 }
 

@@ -88,6 +88,7 @@ pub fn router(berth: Arc<Berth>) -> Router {
     let (routes, _) = described().split_for_parts();
     let routes = routes.layer(from_fn_with_state(Arc::clone(&berth), idempotency::layer));
     let routes = routes.layer(from_fn_with_state(Arc::clone(&berth), fence::layer));
+    let routes = routes.layer(from_fn_with_state(Arc::clone(&berth), layers::settle));
     let routes = routes.fallback(layers::route_not_found).method_not_allowed_fallback(layers::method_not_allowed);
     with_layers(routes).with_state(Http { berth, last_look: service::LastLook::default() })
 }

@@ -30,6 +30,7 @@ pub async fn read(berth: &Berth) -> Vec<Gauge> {
         gauge("berth_database_up", "", vec![(String::new(), up)]),
         gauge("berth_database_connections", "state", connections.map(|(state, count)| (state.to_owned(), f64::from(count))).to_vec()),
         gauge("berth_background_lag_seconds", "task", lags),
+        gauge("berth_refs_unrecorded", "", precise(vec![(String::new(), i64::try_from(berth.spool.waiting()).unwrap_or(i64::MAX))])),
     ];
     gauges.extend(counted.unwrap_or_default());
     gauges

@@ -9,10 +9,11 @@ pub type Failing = &'static str;
 /// Every check that fails now; none: the service is ready.
 pub async fn failing(berth: &Berth) -> Vec<Failing> {
     let mut failing = Vec::new();
-    if writable(berth).await.is_err() {
+    let (writable, pending) = tokio::join!(writable(berth), berth.store.pending_migrations());
+    if writable.is_err() {
         failing.push("database_write");
     }
-    if !berth.store.pending_migrations().await.is_ok_and(|pending| pending.is_empty()) {
+    if !pending.is_ok_and(|pending| pending.is_empty()) {
         failing.push("migrations");
     }
     failing
@@ -23,4 +24,9 @@ pub async fn writable(berth: &Berth) -> Result<()> {
     let mut tx = berth.store.begin().await?;
     tx.touch().await?;
     Ok(tx.commit().await?)
+}
+
+/// Waits until whatever a refusal may rest on is durable; an error if it never became so.
+pub async fn settled(berth: &Berth) -> Result<()> {
+    Ok(berth.store.settled().await?)
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::Berth;
+use super::spool::Unrecorded;
 use crate::archive::{ArchiveCode, Limits};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
@@ -45,7 +46,7 @@ impl From<StoreError> for Unmade {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Moved | StoreError::ClaimLost => Self::Superseded,
-            other @ StoreError::Database(_) => Self::Failed(other.into()),
+            other @ (StoreError::Database(_) | StoreError::Undone) => Self::Failed(other.into()),
         }
     }
 }
@@ -172,15 +173,24 @@ pub(super) async fn keep_ref(berth: &Berth, instance: &Instance, made: &Made) ->
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    tracing::error!(instance_id = %instance.id, provider = %instance.provider, "a provider's ref could not be recorded");
-    let cause = last.map_or_else(String::new, |e| e.detail);
-    Err(Unmade::Failed(Error::new(
+    tracing::error!(instance_id = %instance.id, provider = %instance.provider, "a provider's ref could not be recorded; it is spooled");
+    let unrecorded = Unrecorded {
+        instance_id: instance.id,
+        provider: instance.provider.clone(),
+        provider_ref: made.provider_ref.clone(),
+        provider_expires_at: made.provider_expires_at,
+    };
+    berth.spool.keep(unrecorded).await;
+    let cause = last.map_or(Code::StorageUnavailable, |error| error.code);
+    let told = Error::new(
         Code::OrphanUnrecorded,
-        format!("The sandbox was made but could not be recorded; it is looked up by its tag later. {cause}"),
-    )))
+        "The sandbox was made but could not be recorded. Its name is kept beside the database, and it is ended when the database takes it.",
+    );
+    Err(Unmade::Failed(told.fact("cause", cause.as_str())))
 }
 
-async fn try_keep_ref(berth: &Berth, id: Uuid, made: &Made) -> Result<std::result::Result<(), Unmade>> {
+/// One attempt at writing a ref down. The outer error: the database would not; the inner one: whose it is no longer to use.
+pub(super) async fn try_keep_ref(berth: &Berth, id: Uuid, made: &Made) -> Result<std::result::Result<(), Unmade>> {
     let mut tx = berth.store.begin().await?;
     let Some(row) = tx.instance_by_id(id).await? else { return Ok(Err(Unmade::Superseded)) };
     if tx.lock_sandbox(row.sandbox_id).await?.is_none() {

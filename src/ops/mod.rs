@@ -19,6 +19,7 @@ pub mod drive;
 pub mod end;
 pub mod environment;
 pub mod events;
+pub mod examine;
 pub mod exec;
 pub mod explain;
 pub mod files;
@@ -37,6 +38,7 @@ pub mod maintenance;
 pub mod make;
 pub mod many;
 mod native;
+pub mod observe;
 pub mod organization;
 pub mod output;
 pub mod probe;
@@ -54,6 +56,7 @@ pub mod resume;
 pub mod retain;
 pub mod rollback;
 pub mod sandbox;
+pub mod spool;
 pub mod streams;
 pub mod succeed;
 pub mod sweep;
@@ -67,6 +70,7 @@ pub mod upload;
 pub mod view;
 pub mod work;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,6 +110,8 @@ pub struct Settings {
     pub rate_limit_per_second: u32,
     /// How many of them at once, after a rest.
     pub rate_limit_burst: u32,
+    /// The directory that keeps what the database would not record; without one it is kept in memory alone.
+    pub spool: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -122,6 +128,7 @@ impl Default for Settings {
             reaper_period: Duration::from_secs(5),
             rate_limit_per_second: 5_000,
             rate_limit_burst: 10_000,
+            spool: None,
         }
     }
 }
@@ -148,6 +155,8 @@ pub struct Berth {
     pub streams: streams::Streams,
     /// What the background did last.
     pub tasks: tasks::Tasks,
+    /// Names of objects that the database would not record.
+    pub spool: spool::Spool,
     pub(crate) draining: draining::LastLook,
     /// The directory of a test's server, gone with it.
     #[cfg(test)]
@@ -155,20 +164,26 @@ pub struct Berth {
 }
 
 impl Berth {
-    /// Puts the parts together; the store is migrated already.
+    /// Puts the parts of a server together; the store is migrated already.
     pub async fn open(store: Store, providers: Registry, blobs: Blobs, settings: Settings) -> Result<Arc<Self>> {
-        let deployment = store.read().await?.deployment().await?;
         if store.is_sqlite() {
             let mut tx = store.begin().await?;
             tx.drop_all_claims().await?;
             tx.commit().await?;
         }
+        Self::beside(store, providers, blobs, settings).await
+    }
+
+    /// Puts the same parts together for whoever only looks, perhaps beside a server.
+    pub async fn beside(store: Store, providers: Registry, blobs: Blobs, settings: Settings) -> Result<Arc<Self>> {
+        let deployment = store.read().await?.deployment().await?;
         let keys = moka::future::Cache::builder().max_capacity(10_000).time_to_live(Duration::from_secs(3)).build();
         let rate = rate::Rate::new(settings.rate_limit_per_second, settings.rate_limit_burst);
         Ok(Arc::new(Self {
             rate,
             streams: streams::Streams::default(),
             tasks: tasks::Tasks::default(),
+            spool: spool::Spool::open(settings.spool.clone()),
             draining: draining::LastLook::default(),
             store,
             providers,

@@ -214,6 +214,8 @@ pub(super) async fn settle_by_observation(berth: &Arc<Berth>, instance: &Instanc
             return loss::settle(berth, instance.id, "not_found", None).await.map(|_| ());
         }
         (InstanceStatus::Running, Observation::Present(Presence::Stopped | Presence::Paused)) => InstanceEvent::SeenStopped,
+        // Somebody else started it: it is not quiet, and drained when it is idle.
+        (InstanceStatus::Stopped, Observation::Present(Presence::Running)) => InstanceEvent::SeenRunning,
         (InstanceStatus::Draining, Observation::Present(Presence::Stopped)) => {
             // Its drainer goes on with it: nothing runs in it any more, and at rest it is stopped.
             (row.stopped_at, row.quiet, row.observed_at) = (row.stopped_at.or(Some(now)), true, Some(now));

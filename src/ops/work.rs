@@ -218,6 +218,7 @@ impl Berth {
             tx.drop_claim(claimed).await?;
         }
         tx.renew_claims(self.work.owner, now).await?;
+        tx.note_alive(now).await?;
         tx.commit().await?;
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The two databases and everything in which they differ.
 //!
-//! SQLite: WAL, one writing connection handed round by a fair mutex (`BEGIN IMMEDIATE`), a few that only read, one server
-//! by a lock file. PostgreSQL: a pool, `READ COMMITTED`.
+//! SQLite: WAL, one writing connection whose callers are committed together (`batch`), a few that only read, one server by a
+//! lock file. PostgreSQL: a pool, `READ COMMITTED`.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,9 +11,10 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, PgConnection, PgPool, Postgres, SqliteConnection, Transaction};
-use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::Result;
+use super::batch::{Batches, Seat};
+use super::contact::Contact;
 use super::readers::{Reader, Readers};
 use crate::clock::{Offset, Time};
 
@@ -26,8 +27,8 @@ macro_rules! on {
                 $body
             }
             $crate::store::backend::Inner::Postgres(t) => {
-                let $c = t.conn();
-                $body
+                let (contact, $c) = t.parts();
+                contact.within(async { $body }).await
             }
         }
     };
@@ -52,15 +53,8 @@ pub struct Store {
 
 #[derive(Clone)]
 enum Backend {
-    Sqlite { writer: Arc<Mutex<Writer>>, readers: Readers },
-    Postgres(PgPool),
-}
-
-/// The one writing connection. `open` is set before `BEGIN` is sent and cleared after the end is confirmed, so that whoever
-/// holds the connection next rolls back what a dropped future left behind.
-pub struct Writer {
-    conn: SqliteConnection,
-    open: bool,
+    Sqlite { writers: Batches, readers: Readers },
+    Postgres { pool: PgPool, contact: Arc<Contact> },
 }
 
 /// A transaction, or for reads a connection. Dropping it uncommitted changes nothing.
@@ -74,12 +68,18 @@ pub(super) enum Inner {
     Postgres(PostgresTx),
 }
 
+/// A connection to PostgreSQL, and what is known of its server.
+pub(super) struct PostgresTx {
+    contact: Arc<Contact>,
+    on: PostgresOn,
+}
+
 pub(super) enum SqliteTx {
-    Write(OwnedMutexGuard<Writer>),
+    Write(Seat),
     Read(Reader),
 }
 
-pub(super) enum PostgresTx {
+enum PostgresOn {
     Write(Transaction<'static, Postgres>),
     Read(PoolConnection<Postgres>),
 }
@@ -87,23 +87,28 @@ pub(super) enum PostgresTx {
 impl SqliteTx {
     pub(super) fn conn(&mut self) -> &mut SqliteConnection {
         match self {
-            Self::Write(writer) => &mut writer.conn,
+            Self::Write(seat) => seat.conn(),
             Self::Read(reader) => reader.conn(),
         }
     }
 }
 
 impl PostgresTx {
-    pub(super) fn conn(&mut self) -> &mut PgConnection {
-        match self {
-            Self::Write(tx) => tx,
-            Self::Read(conn) => conn,
-        }
+    pub(super) fn parts(&mut self) -> (&Contact, &mut PgConnection) {
+        let conn = match &mut self.on {
+            PostgresOn::Write(tx) => &mut **tx,
+            PostgresOn::Read(conn) => &mut **conn,
+        };
+        (&self.contact, conn)
     }
 }
 
 /// How long a request waits for a connection before it is told that storage is unavailable.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long PostgreSQL lets a session sit in a transaction before it gives its locks to others: a server that was paused or cut off
+/// holds nobody up for longer.
+const IDLE_IN_TRANSACTION_MS: &str = "15000";
 
 impl Store {
     /// Connects to `sqlite:<path>` or `postgres://…`; nothing is created but SQLite's file.
@@ -115,16 +120,23 @@ impl Store {
                 .synchronous(SqliteSynchronous::Full)
                 .foreign_keys(true)
                 .busy_timeout(Duration::from_secs(5));
-            let conn = SqliteConnection::connect_with(&options).await?;
+            // What a savepoint may have to put back is kept in memory; it is no more than what one batch changed.
+            let conn = SqliteConnection::connect_with(&options.clone().pragma("temp_store", "MEMORY")).await?;
             let readers = Readers::new(options.create_if_missing(false).pragma("query_only", "ON"));
-            Backend::Sqlite { writer: Arc::new(Mutex::new(Writer { conn, open: false })), readers }
+            Backend::Sqlite { writers: Batches::new(conn).await?, readers }
         } else {
+            let contact = Arc::new(Contact::new());
+            let trust = Arc::clone(&contact);
             let pool = PgPoolOptions::new()
                 .max_connections(max_connections)
                 .acquire_timeout(ACQUIRE_TIMEOUT)
-                .connect_with(PgConnectOptions::from_str(url)?)
+                .before_acquire(move |_, known| {
+                    let trusted = trust.trusts(known.age);
+                    Box::pin(async move { Ok(trusted) })
+                })
+                .connect_with(PgConnectOptions::from_str(url)?.options([("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_MS)]))
                 .await?;
-            Backend::Postgres(pool)
+            Backend::Postgres { pool, contact }
         };
         Ok(Self { backend, offset: Offset::default() })
     }
@@ -133,8 +145,8 @@ impl Store {
     /// lock file on SQLite).
     pub async fn migrate(&self) -> std::result::Result<(), sqlx::migrate::MigrateError> {
         match &self.backend {
-            Backend::Sqlite { writer, .. } => sqlx::migrate!("migrations/sqlite").run(&mut writer.lock().await.conn).await,
-            Backend::Postgres(pool) => sqlx::migrate!("migrations/postgres").run(pool).await,
+            Backend::Sqlite { writers, .. } => sqlx::migrate!("migrations/sqlite").run(&mut writers.at_rest().await.conn).await,
+            Backend::Postgres { pool, .. } => sqlx::migrate!("migrations/postgres").run(pool).await,
         }
     }
 
@@ -160,37 +172,55 @@ impl Store {
         &self.offset
     }
 
-    /// Begins a transaction that may write.
+    /// Begins a transaction that may write. On SQLite it may see what its neighbours wrote and nobody has committed yet; it is
+    /// answered with them, and whoever drops it goes on from [`Store::settled`] or [`Store::read`].
     pub async fn begin(&self) -> Result<Tx> {
         let inner = match &self.backend {
-            Backend::Sqlite { writer, .. } => {
-                let mut writer = Arc::clone(writer).lock_owned().await;
-                if writer.open {
-                    sqlx::query("ROLLBACK").execute(&mut writer.conn).await.ok();
-                }
-                writer.open = true;
-                sqlx::query("BEGIN IMMEDIATE").execute(&mut writer.conn).await?;
-                Inner::Sqlite(SqliteTx::Write(writer))
+            Backend::Sqlite { writers, .. } => Inner::Sqlite(SqliteTx::Write(Box::pin(writers.begin()).await?)),
+            Backend::Postgres { pool, contact } => {
+                let begun = async {
+                    let mut conn = pool.acquire().await?;
+                    contact.make_up(&mut conn, self.offset.get()).await?;
+                    Transaction::begin(conn, None).await
+                };
+                let on = PostgresOn::Write(contact.within(begun).await?);
+                Inner::Postgres(PostgresTx { contact: Arc::clone(contact), on })
             }
-            Backend::Postgres(pool) => Inner::Postgres(PostgresTx::Write(pool.begin_with("BEGIN").await?)),
         };
         Ok(Tx { inner, offset: self.offset.clone() })
     }
 
-    /// A connection that only reads; each statement sees what was committed when it began.
+    /// A connection that only reads; each statement sees what was committed when it began, and that is at least what any dropped
+    /// transaction has seen.
     pub async fn read(&self) -> Result<Tx> {
+        Box::pin(self.settled()).await?;
         let inner = match &self.backend {
             Backend::Sqlite { readers, .. } => Inner::Sqlite(SqliteTx::Read(readers.take(ACQUIRE_TIMEOUT).await?)),
-            Backend::Postgres(pool) => Inner::Postgres(PostgresTx::Read(pool.acquire().await?)),
+            Backend::Postgres { pool, contact } => {
+                let mut conn = contact.within(pool.acquire()).await?;
+                // Nobody is told that a time has passed which is about to be made up for; a server that takes no writes is still read.
+                Box::pin(contact.make_up(&mut conn, self.offset.get())).await.ok();
+                let on = PostgresOn::Read(conn);
+                Inner::Postgres(PostgresTx { contact: Arc::clone(contact), on })
+            }
         };
         Ok(Tx { inner, offset: self.offset.clone() })
+    }
+
+    /// Waits until whatever a dropped transaction may have seen is durable; an error if it never became so. Whoever tells a caller
+    /// what it decided in such a transaction waits for this first.
+    pub async fn settled(&self) -> Result<()> {
+        match &self.backend {
+            Backend::Sqlite { writers, .. } => writers.settled(ACQUIRE_TIMEOUT).await,
+            Backend::Postgres { .. } => Ok(()),
+        }
     }
 
     /// How many connections are open, and how many of them nobody uses.
     pub fn pool(&self) -> (u32, u32) {
         let (open, idle) = match &self.backend {
             Backend::Sqlite { readers, .. } => readers.count(),
-            Backend::Postgres(pool) => (usize::try_from(pool.size()).unwrap_or(usize::MAX), pool.num_idle()),
+            Backend::Postgres { pool, .. } => (usize::try_from(pool.size()).unwrap_or(usize::MAX), pool.num_idle()),
         };
         let told = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         (told(open), told(idle))
@@ -199,8 +229,11 @@ impl Store {
     /// Closes every connection.
     pub async fn close(&self) {
         match &self.backend {
-            Backend::Sqlite { readers, .. } => readers.close().await,
-            Backend::Postgres(pool) => pool.close().await,
+            Backend::Sqlite { writers, readers } => {
+                writers.close().await;
+                readers.close().await;
+            }
+            Backend::Postgres { pool, .. } => pool.close().await,
         }
     }
 }
@@ -209,12 +242,12 @@ impl Tx {
     /// Makes everything written durable. An error leaves open whether it is.
     pub async fn commit(self) -> Result<()> {
         match self.inner {
-            Inner::Sqlite(SqliteTx::Write(mut writer)) => {
-                sqlx::query("COMMIT").execute(&mut writer.conn).await?;
-                writer.open = false;
+            Inner::Sqlite(SqliteTx::Write(seat)) => Box::pin(seat.commit()).await?,
+            Inner::Postgres(PostgresTx { contact, on: PostgresOn::Write(tx) }) => {
+                contact.within(tx.commit()).await?;
+                contact.wrote();
             }
-            Inner::Postgres(PostgresTx::Write(tx)) => tx.commit().await?,
-            Inner::Sqlite(SqliteTx::Read(_)) | Inner::Postgres(PostgresTx::Read(_)) => {}
+            Inner::Sqlite(SqliteTx::Read(_)) | Inner::Postgres(PostgresTx { on: PostgresOn::Read(_), .. }) => {}
         }
         Ok(())
     }
@@ -224,7 +257,10 @@ impl Tx {
     pub async fn now(&mut self) -> Result<Time> {
         let millis: i64 = match &mut self.inner {
             Inner::Sqlite(t) => sqlx::query_scalar(concat!("SELECT ", time_of!(sqlite))).fetch_one(t.conn()).await?,
-            Inner::Postgres(t) => sqlx::query_scalar(concat!("SELECT ", time_of!(postgres))).fetch_one(t.conn()).await?,
+            Inner::Postgres(t) => {
+                let (contact, conn) = t.parts();
+                contact.within(sqlx::query_scalar(concat!("SELECT ", time_of!(postgres))).fetch_one(conn)).await?
+            }
         };
         Ok(self.moved(Time(millis)))
     }

@@ -13,6 +13,9 @@ pub enum StoreError {
     /// A guarded write met another state than the one it was decided on; the story is told again from the start.
     #[error("a row changed under a guarded write")]
     Moved,
+    /// A neighbour's failure undid the whole batch of writes that this one was in; nothing of it is there.
+    #[error("a batch of writes was undone")]
+    Undone,
     /// A claim is no longer ours.
     #[error("the claim was taken over")]
     ClaimLost,
@@ -51,9 +54,23 @@ pub fn kind(error: &sqlx::Error) -> &'static str {
     }
 }
 
-fn is_outage(error: &sqlx::Error) -> bool {
+/// Whether the connection, or the server behind it, is not what it was: closed, shut down, or turned read-only.
+pub(super) fn is_broken(error: &sqlx::Error) -> bool {
     match error {
-        sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Tls(_) | sqlx::Error::WorkerCrashed => true,
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => true,
+        sqlx::Error::Database(e) => e.code().is_some_and(|code| code.starts_with("08") || code.starts_with("57P") || code == "25006"),
+        _ => false,
+    }
+}
+
+pub(super) fn is_outage(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::Protocol(_) => true,
         // PostgreSQL: connection trouble (08), shutting down (57P), out of resources (53), deadlock and serialization (40),
         // a server that turned read-only (25006). SQLite: busy (5), locked (6), full (13), I/O (10).
         sqlx::Error::Database(e) => e.code().is_some_and(|code| {
@@ -77,6 +94,11 @@ impl From<StoreError> for Error {
                 tracing::error!(kind = kind(&e), "a statement failed");
                 Self::new(Code::Internal, "A statement failed; nothing was changed.")
             }
+            StoreError::Undone => Self::new(
+                Code::StorageUnavailable,
+                "The database did not keep what was written; nothing was changed. Send the same request again.",
+            )
+            .retry_after(Duration::from_secs(1)),
             StoreError::Moved | StoreError::ClaimLost => {
                 Self::new(Code::StorageUnavailable, "Somebody else changed this at the same moment. Send the same request again.")
                     .retry_after(Duration::from_secs(1))

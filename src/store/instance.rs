@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::error::StoreError;
-use super::{Cursor, Filters, Result, Tx, page};
+use super::{Cursor, Filters, Result, Tx, due, page};
 use crate::clock::Time;
 use crate::model::instance::{Instance, QUARANTINE_ATTEMPTS, Status};
 
@@ -105,22 +105,13 @@ impl Tx {
 
     /// Rows whose teardown is due and that nobody is settling.
     pub async fn cleanup_due(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
-        Ok(on!(self, c => sqlx::query_scalar(
-            "SELECT i.id FROM instance i LEFT JOIN claim k ON k.subject_id = i.id AND k.kind = 'cleanup'
-             WHERE i.status = 'pending_cleanup' AND i.cleanup_next_at <= $1 AND (k.claimed_until IS NULL OR k.claimed_until <= $1)
-             ORDER BY i.cleanup_next_at LIMIT $2")
+        Ok(on!(self, c => sqlx::query_scalar(due::CLEANUPS)
             .bind(now).bind(limit).fetch_all(c).await)?)
     }
 
     /// Rows with an intent that nobody is carrying out: stops, and starts, creates and drains that no pending lease will finish.
     pub async fn unclaimed_intents(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
-        Ok(on!(self, c => sqlx::query_scalar(
-            "SELECT i.id FROM instance i
-             WHERE i.status IN ('stopping', 'starting', 'draining', 'creating')
-               AND NOT EXISTS (SELECT 1 FROM claim k WHERE k.subject_id = i.id AND k.kind = 'cleanup' AND k.claimed_until > $1)
-               AND NOT EXISTS (SELECT 1 FROM claim k WHERE k.subject_id = i.sandbox_id AND k.kind IN ('gate', 'recover') AND k.claimed_until > $1)
-               AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.instance_id = i.id AND (l.status = 'pending' OR (l.status = 'active' AND l.release IS NOT NULL)))
-             ORDER BY i.updated_at LIMIT $2")
+        Ok(on!(self, c => sqlx::query_scalar(due::INTENTS)
             .bind(now).bind(limit).fetch_all(c).await)?)
     }
 
@@ -134,6 +125,21 @@ impl Tx {
                AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.instance_id = i.id AND l.status = 'retained')
              ORDER BY i.used_at LIMIT $3")
             .bind(status).bind(now).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// Rows of a provider that ran or stood still when they were last looked at, which was before this; the longest ago first.
+    pub async fn unobserved(&mut self, provider: &str, before: Time, limit: i64) -> Result<Vec<Instance>> {
+        Ok(on!(self, c => sqlx::query_as(
+            "SELECT * FROM instance WHERE provider = $1 AND COALESCE(observed_at, 0) <= $2 AND status IN ('running', 'stopped')
+             ORDER BY COALESCE(observed_at, 0) LIMIT $3")
+            .bind(provider).bind(before).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// Notes that a row is still as it says. Nobody decides anything by it, so the sandbox's lock is not needed.
+    pub async fn note_observed(&mut self, id: Uuid, status: Status, now: Time) -> Result<()> {
+        on!(self, c => sqlx::query("UPDATE instance SET observed_at = $3 WHERE id = $1 AND status = $2")
+            .bind(id).bind(status).bind(now).execute(c).await.map(|_| ()))?;
+        Ok(())
     }
 
     /// A page of the ledger.

@@ -4,7 +4,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::error::StoreError;
-use super::{Cursor, Filters, Result, Tx, page};
+use super::{Cursor, Filters, Result, Tx, due, page};
 use crate::clock::Time;
 use crate::model::instance::{self, Glance};
 use crate::model::lease::Disposition;
@@ -155,34 +155,25 @@ impl Tx {
 
     /// Active leases whose time has passed, oldest first.
     pub async fn expired_leases(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
-        Ok(
-            on!(self, c => sqlx::query_scalar("SELECT id FROM lease WHERE status = 'active' AND expires_at <= $1 ORDER BY expires_at LIMIT $2")
-            .bind(now).bind(limit).fetch_all(c).await)?,
-        )
+        Ok(on!(self, c => sqlx::query_scalar(due::EXPIRED)
+            .bind(now).bind(limit).fetch_all(c).await)?)
     }
 
     /// Retained leases whose time has passed.
     pub async fn retained_leases_due(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
-        Ok(
-            on!(self, c => sqlx::query_scalar("SELECT id FROM lease WHERE status = 'retained' AND retain_until <= $1 ORDER BY retain_until LIMIT $2")
-            .bind(now).bind(limit).fetch_all(c).await)?,
-        )
+        Ok(on!(self, c => sqlx::query_scalar(due::RETAINED)
+            .bind(now).bind(limit).fetch_all(c).await)?)
     }
 
     /// Pending leases that nobody is making ready.
     pub async fn unclaimed_pending_leases(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
-        Ok(on!(self, c => sqlx::query_scalar(
-            "SELECT l.id FROM lease l LEFT JOIN claim k ON k.subject_id = l.id AND k.kind = 'provision'
-             WHERE l.status = 'pending' AND (k.claimed_until IS NULL OR k.claimed_until <= $1) ORDER BY l.updated_at LIMIT $2")
+        Ok(on!(self, c => sqlx::query_scalar(due::PENDING)
             .bind(now).bind(limit).fetch_all(c).await)?)
     }
 
     /// Leases with a stored release that nobody is carrying out.
     pub async fn unclaimed_releases(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
-        Ok(on!(self, c => sqlx::query_scalar(
-            "SELECT l.id FROM lease l LEFT JOIN claim k ON k.subject_id = l.sandbox_id AND k.kind = 'gate'
-             WHERE l.status = 'active' AND l.release IS NOT NULL AND (k.claimed_until IS NULL OR k.claimed_until <= $1)
-             ORDER BY l.updated_at LIMIT $2")
+        Ok(on!(self, c => sqlx::query_scalar(due::RELEASES)
             .bind(now).bind(limit).fetch_all(c).await)?)
     }
 

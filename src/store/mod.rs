@@ -7,15 +7,19 @@
 #[macro_use]
 mod backend;
 pub mod artifact;
+mod batch;
 pub mod checkpoint;
 pub mod claim;
+mod contact;
 pub mod counts;
+pub mod due;
 pub mod environment;
 pub mod error;
 pub mod event;
 pub mod fence;
 pub mod idempotency;
 pub mod instance;
+pub mod invariant;
 pub mod key;
 pub mod lease;
 pub mod operation;

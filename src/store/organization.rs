@@ -131,6 +131,12 @@ impl Tx {
         Ok(())
     }
 
+    /// Notes that some server can write now.
+    pub async fn note_alive(&mut self, now: Time) -> Result<()> {
+        on!(self, c => sqlx::query("UPDATE deployment SET alive_at = $1 WHERE one = 1").bind(now).execute(c).await.map(|_| ()))?;
+        Ok(())
+    }
+
     /// A real write that changes nothing.
     pub async fn touch(&mut self) -> Result<()> {
         on!(self, c => sqlx::query("UPDATE deployment SET created_at = created_at WHERE one = 1").execute(c).await.map(|_| ()))?;

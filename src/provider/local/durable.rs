@@ -15,7 +15,7 @@ pub(super) fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Replaces a file's content, or makes the file.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension(id::new().to_string());
     let replaced = create(&beside, bytes).and_then(|()| fs::rename(&beside, path));
     if replaced.is_err() {

@@ -1,7 +1,7 @@
 //! Sandboxes as directories and processes of this machine, each command under a shim that kills its whole tree.
 
 mod command;
-mod durable;
+pub(crate) mod durable;
 mod exec;
 mod fence;
 mod files;

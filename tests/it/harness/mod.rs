@@ -99,6 +99,25 @@ impl World {
                 (url, Some((server, name)))
             }
         };
+        Self::at((db, url), drop_database, settings, memory, provider, dir).await
+    }
+
+    /// On a PostgreSQL that the server reaches by another way than the test.
+    pub async fn reached_by(way: impl AsyncFnOnce(&str) -> String, settings: Settings) -> Self {
+        let (url, server, name) = fresh_postgres().await;
+        let (url, memory) = (way(&url).await, Memory::new());
+        let provider = Arc::new(memory.clone());
+        Self::at((Db::Postgres, url), Some((server, name)), settings, memory, provider, tempfile::tempdir().unwrap()).await
+    }
+
+    async fn at(
+        (db, url): (Db, String),
+        drop_database: Option<(String, String)>,
+        settings: Settings,
+        memory: Memory,
+        provider: Arc<dyn Provider>,
+        dir: tempfile::TempDir,
+    ) -> Self {
         let faults = Faults::new(provider);
         let berth = open(&url, dir.path(), &faults, settings).await;
         ops::boot::first_start(&berth, Some("a-bootstrap-key-of-the-tests-0123456789")).await.unwrap();
@@ -320,7 +339,8 @@ pub fn quick() -> Settings {
     }
 }
 
-async fn open(url: &str, dir: &Path, faults: &Faults, settings: Settings) -> Arc<Berth> {
+async fn open(url: &str, dir: &Path, faults: &Faults, mut settings: Settings) -> Arc<Berth> {
+    settings.spool = Some(dir.join("spool"));
     let store = Store::connect(url, 10).await.unwrap();
     store.migrate().await.unwrap();
     let providers = Registry::new(vec![Arc::new(faults.clone()) as Arc<dyn Provider>]).unwrap();

@@ -99,6 +99,21 @@ impl Site {
         Server { child, client, url }
     }
 
+    /// The database that is not embedded, if this site has one.
+    pub fn database_url(&self) -> Option<&str> {
+        self.postgres.as_ref().map(|(url, _, _)| url.as_str())
+    }
+
+    /// Changes rows behind a server's back.
+    pub async fn execute(&self, sql: &'static str) {
+        if let Some(url) = self.database_url() {
+            sqlx::PgConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
+        } else {
+            let url = format!("sqlite:{}", self.data().join("berth.db").display());
+            sqlx::SqliteConnection::connect(&url).await.unwrap().execute(sql).await.unwrap();
+        }
+    }
+
     /// What half a minute does to the claims of a server that died: on PostgreSQL others must wait for it, and on SQLite the next
     /// server drops them at its start.
     pub async fn lapse_claims(&self) {
