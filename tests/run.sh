@@ -124,6 +124,12 @@ start_s3() {
     export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test
 }
 
+# Isolation of the provider local; some machines let nobody make namespaces.
+find_bubblewrap() {
+    command -v bwrap >/dev/null || install bubblewrap || return 1
+    bwrap --unshare-pid --unshare-net --ro-bind / / --proc /proc true
+}
+
 skip=()
 start_s3 || missing "the S3-compatible store (moto) could not be started"
 if ! start_postgres; then
@@ -133,6 +139,11 @@ fi
 if ! start_docker; then
     missing "a Docker engine could not be started"
     skip+=(^docker::)
+fi
+
+if ! find_bubblewrap; then
+    missing "bubblewrap does not work here"
+    skip+=(::bubblewrap::)
 fi
 
 filter=()

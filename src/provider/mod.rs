@@ -11,7 +11,6 @@ pub mod memory;
 pub mod registry;
 pub mod stream;
 
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use error::{Kind, ProviderError};
+pub use local::{Confinement, LocalSettings, Wish};
 
 use crate::clock::Time;
 
@@ -243,6 +243,8 @@ pub enum WriteMode {
 pub enum Isolation {
     /// None: commands run as the server's own user.
     None,
+    /// Namespaces of this machine around each command, which runs as the server's own user.
+    Bubblewrap,
     /// Namespaces of a container.
     Container,
     /// A remote machine.
@@ -452,13 +454,4 @@ pub struct TreeRead {
     pub tar: ByteStream,
     /// How many sockets, pipes and devices were left out; complete once `tar` has ended.
     pub skipped: tokio::sync::oneshot::Receiver<u64>,
-}
-
-/// Where a provider on this machine keeps its files.
-#[derive(Clone, Debug)]
-pub struct LocalSettings {
-    /// The directory that holds one directory per instance and the binding's id file.
-    pub root: PathBuf,
-    /// The program that runs `berth shim`; the server's own executable.
-    pub shim: PathBuf,
 }

@@ -78,7 +78,7 @@ open_words! {
     IdleAction of all!(environment::OnIdle), "What an idle instance becomes.";
     SavePolicy of all!(lease::Save), "How the workspace is saved.";
     FileKind of ["file", "directory", "symlink", "other"], "What the entry is.";
-    IsolationKind of ["none", "container", "remote"], "What stands between a command and the machine.";
+    IsolationKind of ["none", "bubblewrap", "container", "remote"], "What stands between a command and the machine.";
     GrantedScope of all!(key::Scope), "What the key may do.";
     CredentialKind of ["api_key", "lease_token"], "What the request was made with.";
     ProbeStepName of ["create", "run", "destroy"], "Which step of a probe.";

@@ -205,7 +205,7 @@ async fn images_that_cannot_be_used_leave_nothing_behind() {
 async fn the_same_tree_has_the_same_digest_as_on_this_machine() {
     let place = Place::new();
     let root = tempfile::tempdir().unwrap();
-    let settings = LocalSettings { root: root.path().to_owned(), shim: env!("CARGO_BIN_EXE_berth").into() };
+    let settings = LocalSettings::new(root.path().to_owned(), env!("CARGO_BIN_EXE_berth").into());
     let local = Local::open(&settings).unwrap();
     let empty = Spec { config: json!({}), workspace_path: None };
     let there = local.ensure(&empty, &tag()).await.unwrap().provider_ref;
