@@ -57,6 +57,7 @@ pub mod sandbox;
 pub mod streams;
 pub mod succeed;
 pub mod sweep;
+mod sweep_snapshots;
 pub mod sync;
 pub mod take;
 pub mod tasks;

@@ -316,6 +316,15 @@ pub struct Snapshot {
     pub expires_at: Option<Time>,
 }
 
+/// One snapshot of ours in the provider's inventory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedSnapshot {
+    /// The provider's name of it.
+    pub snapshot_ref: String,
+    /// When it was taken, if the provider tells.
+    pub created_at: Option<Time>,
+}
+
 /// The capability keys of a provider whose commands and files Berth reaches itself: all nine but `runner_websocket_ingress`.
 pub const DIRECT_CAPABILITIES: &[&str] = &[
     "reusable_leases",
@@ -406,6 +415,9 @@ pub trait Provider: Send + Sync {
     /// Whether this exact snapshot exists. `false` is structural proof that it does not, under this binding; another or an unreadable
     /// binding is an error.
     async fn probe_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<bool>;
+
+    /// Every snapshot that was taken of objects of this deployment. An error means the inventory is unknown, never that it is empty.
+    async fn list_snapshots(&self, deployment: Uuid) -> Result<Vec<ListedSnapshot>>;
 
     /// Deletes exactly this snapshot; `Refused` under another binding. Repeatable: what is gone already is `Ok(AlreadyGone)`.
     async fn delete_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<Destroyed>;

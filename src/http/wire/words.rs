@@ -84,7 +84,7 @@ open_words! {
     ProbeStepName of ["create", "run", "destroy"], "Which step of a probe.";
     DestroyStatus of ["destroyed", "pending", "skipped_live", "failed"], "What became of the instance.";
     LimitSource of ["default", "setting", "environment"], "Who set the limit.";
-    MaintenanceKind of ["lease", "instance", "object", "artifact"], "What was looked at.";
+    MaintenanceKind of ["lease", "instance", "object", "snapshot", "artifact"], "What was looked at.";
     MaintenanceAction of ["expire", "drain", "destroy", "delete", "destroyed", "already_gone", "would_destroy", "skipped"], "What is done with it, or would be.";
     ExecStreamEventType of ["start", "stdout", "stderr", "exit", "error", "heartbeat"], "What an event of a streamed command tells.";
     ActorKind of ["api_key", "lease_token", "system"], "Who caused something.";

@@ -39,7 +39,7 @@ use self::fence::{count, kill_below};
 use self::files::Workspace;
 use self::instances::Instances;
 use super::{
-    ByteStream, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, Lookup, Made,
+    ByteStream, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, ListedSnapshot, Lookup, Made,
     Observation, OwnerTag, Provider, ProviderError, PutOptions, Result, Running, Snapshot, Spec, Traits, TreeRead, WriteMode,
 };
 
@@ -276,6 +276,10 @@ impl Provider for Local {
     }
 
     async fn probe_snapshot(&self, _binding: &str, _snapshot_ref: &str) -> Result<bool> {
+        Err(ProviderError::no_snapshots())
+    }
+
+    async fn list_snapshots(&self, _deployment: Uuid) -> Result<Vec<ListedSnapshot>> {
         Err(ProviderError::no_snapshots())
     }
 
