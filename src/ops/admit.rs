@@ -72,7 +72,8 @@ pub async fn admit(
 
 /// Writes down how an admitted write ended. `lingering`: something it started goes on running.
 pub async fn settle(berth: &Berth, admitted: &Admitted, settlement: &Settlement, lingering: bool) -> Result<bool> {
-    let mut tx = berth.store.begin().await?;
+    // A settlement that is lost with the machine's power leaves an operation whose end is unknown, and a workspace that counts as changed.
+    let mut tx = if lingering { berth.store.begin().await? } else { berth.store.begin_unsynced().await? };
     let operation = &admitted.operation;
     if lingering && let Some(mut sandbox) = tx.lock_sandbox(operation.sandbox_id).await? {
         let now = tx.now().await?;

@@ -61,6 +61,21 @@ enum Backend {
 pub struct Writer {
     conn: SqliteConnection,
     open: bool,
+    /// Whether commits wait for the disk; none while that is being changed.
+    synced: Option<bool>,
+}
+
+impl Writer {
+    /// Lets commits wait for the disk, or not; between transactions only.
+    async fn sync(&mut self, synced: bool) -> Result<()> {
+        if self.synced != Some(synced) {
+            self.synced = None;
+            let text = if synced { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
+            sqlx::query(text).execute(&mut self.conn).await?;
+            self.synced = Some(synced);
+        }
+        Ok(())
+    }
 }
 
 /// A transaction, or for reads a connection. Dropping it uncommitted changes nothing.
@@ -117,7 +132,7 @@ impl Store {
                 .busy_timeout(Duration::from_secs(5));
             let conn = SqliteConnection::connect_with(&options).await?;
             let readers = Readers::new(options.create_if_missing(false).pragma("query_only", "ON"));
-            Backend::Sqlite { writer: Arc::new(Mutex::new(Writer { conn, open: false })), readers }
+            Backend::Sqlite { writer: Arc::new(Mutex::new(Writer { conn, open: false, synced: Some(true) })), readers }
         } else {
             let pool = PgPoolOptions::new()
                 .max_connections(max_connections)
@@ -162,17 +177,34 @@ impl Store {
 
     /// Begins a transaction that may write.
     pub async fn begin(&self) -> Result<Tx> {
+        self.begin_synced(true).await
+    }
+
+    /// Begins a transaction whose commit does not wait for the disk. A server that dies loses nothing of it; a machine that loses
+    /// power may lose the whole of it, and nothing that was committed before. Only for what may safely be taken for unknown then.
+    pub async fn begin_unsynced(&self) -> Result<Tx> {
+        self.begin_synced(false).await
+    }
+
+    async fn begin_synced(&self, synced: bool) -> Result<Tx> {
         let inner = match &self.backend {
             Backend::Sqlite { writer, .. } => {
                 let mut writer = Arc::clone(writer).lock_owned().await;
                 if writer.open {
                     sqlx::query("ROLLBACK").execute(&mut writer.conn).await.ok();
                 }
+                writer.sync(synced).await?;
                 writer.open = true;
                 sqlx::query("BEGIN IMMEDIATE").execute(&mut writer.conn).await?;
                 Inner::Sqlite(SqliteTx::Write(writer))
             }
-            Backend::Postgres(pool) => Inner::Postgres(PostgresTx::Write(pool.begin_with("BEGIN").await?)),
+            Backend::Postgres(pool) => {
+                let mut tx = pool.begin_with("BEGIN").await?;
+                if !synced {
+                    sqlx::query("SET LOCAL synchronous_commit = off").execute(&mut *tx).await?;
+                }
+                Inner::Postgres(PostgresTx::Write(tx))
+            }
         };
         Ok(Tx { inner, offset: self.offset.clone() })
     }
@@ -239,5 +271,34 @@ impl Tx {
     /// Whether this is SQLite; only for the few texts that cannot be one.
     pub(super) fn is_sqlite(&self) -> bool {
         matches!(self.inner, Inner::Sqlite(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn level(tx: &mut Tx) -> i64 {
+        match &mut tx.inner {
+            Inner::Sqlite(t) => sqlx::query_scalar("PRAGMA synchronous").fetch_one(t.conn()).await.unwrap(),
+            Inner::Postgres(_) => unreachable!("this test has a file"),
+        }
+    }
+
+    #[tokio::test]
+    async fn only_what_may_be_lost_does_not_wait_for_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::connect(&format!("sqlite:{}", dir.path().join("db").display()), 2).await.unwrap();
+        let (normal, full) = (1, 2);
+        assert_eq!(level(&mut store.begin().await.unwrap()).await, full);
+        // Given up and committed alike, it is the next one's own word that counts.
+        assert_eq!(level(&mut store.begin_unsynced().await.unwrap()).await, normal);
+        let mut tx = store.begin().await.unwrap();
+        assert_eq!(level(&mut tx).await, full);
+        tx.commit().await.unwrap();
+        let mut tx = store.begin_unsynced().await.unwrap();
+        assert_eq!(level(&mut tx).await, normal);
+        tx.commit().await.unwrap();
+        assert_eq!(level(&mut store.begin().await.unwrap()).await, full);
     }
 }
