@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use berth::id;
 use berth::provider::conformance::{Commands, Subject};
-use berth::provider::docker::{Address, Ceilings, Docker, DockerSettings, Seal};
-use berth::provider::{Provider, Spec};
+use berth::provider::docker::{Address, Ceilings, Certificates, Docker, DockerSettings, Seal};
+use berth::provider::{Provider, Result, Spec};
 use serde_json::{Value, json};
 
 /// A small image with a shell and the usual programs.
@@ -48,7 +48,7 @@ impl Place {
     pub fn at(host: &str, config: Value) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let scratch = tempfile::tempdir().unwrap();
-        let provider = open(host, scratch.path().to_owned(), id::new().as_bytes());
+        let provider = open(host, None, scratch.path().to_owned(), id::new().as_bytes());
         Self { provider, spec: Spec { config, workspace_path: None }, scratch }
     }
 
@@ -62,15 +62,19 @@ impl Place {
     }
 }
 
-pub fn open(host: &str, scratch: std::path::PathBuf, key: &[u8]) -> Docker {
+pub fn open(host: &str, certificates: Option<Certificates>, scratch: std::path::PathBuf, key: &[u8]) -> Docker {
+    try_open(host, certificates, scratch, key).unwrap()
+}
+
+pub fn try_open(host: &str, certificates: Option<Certificates>, scratch: std::path::PathBuf, key: &[u8]) -> Result<Docker> {
     let settings = DockerSettings {
         address: Address::parse(host).unwrap(),
-        certificates: None,
+        certificates,
         ceilings: Ceilings::default(),
         scratch,
         seal: Seal::of(key),
     };
-    Docker::open(settings).unwrap()
+    Docker::open(settings)
 }
 
 /// The same, as everything above a provider knows it.
@@ -80,13 +84,20 @@ pub fn shared(provider: &Docker) -> Arc<dyn Provider> {
 
 /// Makes an image of what is put into a directory.
 pub fn import(name: &str, fill: impl FnOnce(&std::path::Path)) -> String {
+    import_for(name, None, fill)
+}
+
+/// The same, for another processor, as `linux/arm64`.
+pub fn import_for(name: &str, platform: Option<&str>, fill: impl FnOnce(&std::path::Path)) -> String {
     let root = tempfile::tempdir().unwrap();
     fill(root.path());
     let tag = format!("berth-test-{name}:{}", std::process::id());
     let tar = root.path().with_extension("tar");
     let packed = Command::new("tar").arg("-C").arg(root.path()).arg("-cf").arg(&tar).arg(".").status().unwrap();
     assert!(packed.success());
-    said(&["import", tar.to_str().unwrap(), &tag]);
+    let platform = platform.map(|platform| format!("--platform={platform}"));
+    let words = ["import"].into_iter().chain(platform.as_deref()).chain([tar.to_str().unwrap(), &tag]);
+    said(&words.collect::<Vec<_>>());
     std::fs::remove_file(tar).unwrap();
     tag
 }
