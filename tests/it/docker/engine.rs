@@ -84,20 +84,30 @@ pub fn shared(provider: &Docker) -> Arc<dyn Provider> {
 
 /// Makes an image of what is put into a directory.
 pub fn import(name: &str, fill: impl FnOnce(&std::path::Path)) -> String {
-    import_for(name, None, fill)
-}
-
-/// The same, for another processor, as `linux/arm64`.
-pub fn import_for(name: &str, platform: Option<&str>, fill: impl FnOnce(&std::path::Path)) -> String {
     let root = tempfile::tempdir().unwrap();
     fill(root.path());
     let tag = format!("berth-test-{name}:{}", std::process::id());
     let tar = root.path().with_extension("tar");
     let packed = Command::new("tar").arg("-C").arg(root.path()).arg("-cf").arg(&tar).arg(".").status().unwrap();
     assert!(packed.success());
-    let platform = platform.map(|platform| format!("--platform={platform}"));
-    let words = ["import"].into_iter().chain(platform.as_deref()).chain([tar.to_str().unwrap(), &tag]);
-    said(&words.collect::<Vec<_>>());
+    said(&["import", tar.to_str().unwrap(), &tag]);
     std::fs::remove_file(tar).unwrap();
     tag
+}
+
+/// Makes an image say that it is for another processor than it is.
+pub fn make_foreign(image: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let tar = dir.path().join("image.tar");
+    said(&["save", "-o", tar.to_str().unwrap(), image]);
+    let (this, other) = if cfg!(target_arch = "aarch64") { ("arm64", "amd64") } else { ("amd64", "arm64") };
+    // Of one length, so that the tar stays whole.
+    let [from, to] = [this, other].map(|processor| format!("\"architecture\":\"{processor}\""));
+    let mut saved = std::fs::read(&tar).unwrap();
+    let places: Vec<usize> = saved.windows(from.len()).enumerate().filter(|(_, part)| *part == from.as_bytes()).map(|(at, _)| at).collect();
+    for at in places {
+        saved[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+    std::fs::write(&tar, saved).unwrap();
+    said(&["load", "-i", tar.to_str().unwrap()]);
 }

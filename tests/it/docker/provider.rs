@@ -12,7 +12,7 @@ use berth::provider::stream::from_bytes;
 use berth::provider::{ExecEnd, ExecEvent, ExecSpec, Kind, LocalSettings, Observation, Presence, Provider, Spec, WORKSPACE, WriteMode};
 use serde_json::json;
 
-use super::engine::{IMAGE, Place, docker, import, import_for, said};
+use super::engine::{IMAGE, Place, docker, import, make_foreign, said};
 
 fn sh(script: &str) -> Vec<String> {
     ["sh", "-c", script].map(str::to_owned).to_vec()
@@ -206,8 +206,8 @@ async fn images_that_cannot_be_used_leave_nothing_behind() {
         assert_eq!(place.provider.find(&tag).await.unwrap(), None);
     }
     // Told before a container is made of it, by what the image says of itself.
-    let other = if cfg!(target_arch = "aarch64") { "linux/amd64" } else { "linux/arm64" };
-    let foreign = import_for("foreign", Some(other), with_shell);
+    let foreign = import("foreign", with_shell);
+    make_foreign(&foreign);
     let place = Place::with(json!({ "image": foreign }));
     let of_it = tag();
     let refused = place.provider.ensure(&place.spec, &of_it).await.unwrap_err();
