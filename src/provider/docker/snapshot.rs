@@ -98,8 +98,8 @@ impl Docker {
         let found: Vec<ImageListing> = self.engine.get("/images/json", &[("filters", &filters)]).await?;
         let ours = found.into_iter().flat_map(|image| {
             let (labels, created_at) = (image.labels.unwrap_or_default(), Some(Time(image.created.saturating_mul(1000))));
-            let names = image.repo_tags.unwrap_or_default().into_iter();
-            let named: Vec<_> = names.filter(|name| id_of(name).is_ok_and(|id| self.is_sealed(id, &labels))).collect();
+            let tags = image.repo_tags.unwrap_or_default().into_iter();
+            let named: Vec<_> = tags.filter(|name| id_of(name).is_ok_and(|id| self.is_sealed(id, &labels))).collect();
             named.into_iter().map(move |snapshot_ref| ListedSnapshot { snapshot_ref, created_at })
         });
         Ok(ours.collect())
