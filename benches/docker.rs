@@ -1,4 +1,4 @@
-//! Scenarios 5, 7, 8 and 16: Berth over a Docker engine (`BERTH_TEST_DOCKER`) against the same work by the Engine API alone.
+//! Scenarios 5, 7, 8, 12 and 16: Berth over a Docker engine (`BERTH_TEST_DOCKER`) against the same work by the Engine API alone.
 #![allow(clippy::allow_attributes, clippy::unwrap_used, reason = "a benchmark that cannot go on has failed")]
 
 mod ratio;
@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use rand::{RngCore, SeedableRng};
 use ratio::{KEY, PAIRS, Scenario, Server};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
@@ -16,6 +17,8 @@ const IMAGE: &str = "berth-test:1";
 const MUST: f64 = 0.87;
 const TARGET: f64 = 0.95;
 const FILE: usize = 64 * 1024;
+/// What a snapshot takes along: a workspace that somebody worked in.
+const WORKED: usize = 64 << 20;
 /// The longest that a metadata read may take while the engine is saturated, by the 99th percentile.
 const READ_MS: f64 = 50.0;
 
@@ -74,6 +77,11 @@ impl Raw {
         assert!(got.len() > FILE);
     }
 
+    async fn commit(&self, id: &str) -> String {
+        let path = format!("/commit?container={id}&repo=berth-bench&pause=true");
+        self.call(Method::POST, &path, Some(json!({}))).await["Id"].as_str().unwrap().to_owned()
+    }
+
     async fn remove(&self, id: &str) {
         self.call(Method::DELETE, &format!("/containers/{id}?force=true&v=true"), None).await;
     }
@@ -128,6 +136,12 @@ impl Ours {
     async fn get(&self, lease: &str) {
         let got = self.ask(Method::GET, &format!("/v1/leases/{lease}/files?path=file")).send().await.unwrap().bytes().await.unwrap();
         assert_eq!(got.len(), FILE);
+    }
+
+    async fn snapshot(&self, lease: &str) {
+        let wanted = json!({ "kind": "provider_native" });
+        let taken = self.call(Method::POST, &format!("/v1/leases/{lease}/checkpoints"), Some(wanted)).await;
+        assert_eq!(taken["kind"], "provider_native", "{taken}");
     }
 
     async fn end(&self, lease: &str) {
@@ -198,21 +212,43 @@ async fn main() -> ExitCode {
     codes.push(scenario("7 docker exec, c=8").report(&eight.await));
 
     let content = vec![7; FILE];
-    let mut tar = tar::Builder::new(Vec::new());
-    let mut header = tar::Header::new_gnu();
-    header.set_size(FILE as u64);
-    header.set_mode(0o644);
-    tar.append_data(&mut header, "file", content.as_slice()).unwrap();
-    let tar = tar.into_inner().unwrap();
+    let tar = packed(&content);
     let put = pairs(async |_| millis(ours.put(lease, &content)).await, async || millis(raw.put(id, &tar)).await).await;
     codes.push(scenario("8 docker file put").report(&put));
     let get = pairs(async |_| millis(ours.get(lease)).await, async || millis(raw.get(id)).await).await;
     codes.push(scenario("8 docker file get").report(&get));
 
+    codes.push(snapshots(&ours, lease, &raw, id).await);
     codes.push(reads(&ours, lease).await);
     ours.end(lease).await;
     raw.remove(id).await;
     if codes.iter().all(|code| *code == ExitCode::SUCCESS) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A snapshot of a container in which both sides' workspaces hold the same bytes.
+async fn snapshots(ours: &Ours, lease: &str, raw: &Raw, id: &str) -> ExitCode {
+    let mut content = vec![0; WORKED];
+    rand::rngs::StdRng::seed_from_u64(12).fill_bytes(&mut content);
+    ours.put(lease, &content).await;
+    raw.put(id, &packed(&content)).await;
+    let theirs = async || {
+        let begun = Instant::now();
+        let image = raw.commit(id).await;
+        let took = begun.elapsed().as_secs_f64() * 1000.0;
+        raw.call(Method::DELETE, &format!("/images/{image}"), None).await;
+        took
+    };
+    scenario("12 docker native snapshot, 64 MiB").report(&pairs(async |_| millis(ours.snapshot(lease)).await, theirs).await)
+}
+
+/// A tar of one file.
+fn packed(content: &[u8]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    tar.append_data(&mut header, "file", content).unwrap();
+    tar.into_inner().unwrap()
 }
 
 /// Metadata reads while eight clients keep the engine busy.

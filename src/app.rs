@@ -16,14 +16,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::archive::Blobs;
 use crate::background;
-use crate::config::{Config, Hidden};
+use crate::config::{Config, Hidden, LocalIsolation};
 use crate::http;
 use crate::ops::{self, Berth};
 use crate::provider::docker::{Address, Ceilings, Certificates, Docker, DockerSettings, Seal};
 use crate::provider::local::Local;
 use crate::provider::memory::Memory;
 use crate::provider::registry::Registry;
-use crate::provider::{LocalSettings, Provider};
+use crate::provider::{Confinement, LocalSettings, Provider, ProviderError, Wish};
 use crate::store::Store;
 use crate::telemetry;
 
@@ -143,14 +143,24 @@ fn providers(config: &Config, seal: &Seal) -> Result<Registry> {
         match name.as_str() {
             "local" => {
                 let shim = std::env::current_exe().map_err(|error| format!("the program's own file: {error}"))?;
-                let settings = LocalSettings { root: config.data_dir.join("local"), shim };
-                wired.push(Arc::new(Local::open(&settings).map_err(|error| format!("BERTH_DATA_DIR: provider local: {error}"))?));
+                let settings = LocalSettings { root: config.data_dir.join("local"), shim, confinement: confinement(config) };
+                let told = |error: ProviderError| format!("BERTH_DATA_DIR or BERTH_LOCAL_ISOLATION: provider local: {error}");
+                wired.push(Arc::new(Local::open(&settings).map_err(told)?));
             }
             "docker" => wired.push(Arc::new(docker(config, seal)?)),
             _ => wired.push(Arc::new(Memory::new())),
         }
     }
     Registry::new(wired).map_err(|error| format!("BERTH_PROVIDERS: {error}"))
+}
+
+fn confinement(config: &Config) -> Confinement {
+    let bubblewrap = match config.local_isolation {
+        LocalIsolation::Auto => Wish::IfItWorks,
+        LocalIsolation::None => Wish::Never,
+        LocalIsolation::Bubblewrap => Wish::Always,
+    };
+    Confinement { bubblewrap, network: config.local_network, ..Confinement::default() }
 }
 
 fn docker(config: &Config, seal: &Seal) -> Result<Docker> {

@@ -21,6 +21,19 @@ pub enum LogFormat {
     Json,
 }
 
+/// What stands between the commands of `local` and this machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LocalIsolation {
+    /// bubblewrap where it works, else nothing.
+    #[default]
+    Auto,
+    /// Nothing.
+    None,
+    /// bubblewrap; without it the server does not start.
+    Bubblewrap,
+}
+
 /// A setting that must not be shown.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
@@ -77,6 +90,12 @@ pub struct Settings {
     /// Serve the provider `local`, which runs commands as this user, on an address others can reach [default: false]
     #[arg(long, env = "BERTH_LOCAL_ALLOW_REMOTE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub local_allow_remote: Option<bool>,
+    /// What stands between the commands of `local` and this machine; auto is bubblewrap where it works [default: auto]
+    #[arg(long, env = "BERTH_LOCAL_ISOLATION", value_enum, value_name = "WHICH")]
+    pub local_isolation: Option<LocalIsolation>,
+    /// Let commands that bubblewrap isolates use this machine's network [default: false]
+    #[arg(long, env = "BERTH_LOCAL_NETWORK", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub local_network: Option<bool>,
     /// The container engine: `unix:///path` or `tcp://host:port` [default: `DOCKER_HOST`, else this machine's socket]
     #[arg(long, env = "BERTH_DOCKER_HOST", value_name = "ADDRESS")]
     pub docker_host: Option<String>,
@@ -149,6 +168,8 @@ impl Settings {
             bootstrap_key,
             providers,
             local_allow_remote,
+            local_isolation,
+            local_network,
             docker_host,
             docker_cert_path,
             docker_max_memory_mb,
@@ -197,6 +218,10 @@ pub struct Config {
     pub providers: Vec<String>,
     /// Whether `local` may be served on an address others can reach.
     pub local_allow_remote: bool,
+    /// What stands between the commands of `local` and this machine.
+    pub local_isolation: LocalIsolation,
+    /// Whether commands that bubblewrap isolates may use the network.
+    pub local_network: bool,
     /// The container engine.
     pub docker: DockerConfig,
     /// How often expired leases are looked for.
@@ -273,6 +298,8 @@ impl Config {
             bootstrap_key: settings.bootstrap_key,
             providers,
             local_allow_remote: settings.local_allow_remote.unwrap_or(false),
+            local_isolation: settings.local_isolation.unwrap_or_default(),
+            local_network: settings.local_network.unwrap_or(false),
             docker,
             reaper_period: Duration::from_millis(settings.reaper_period_ms.unwrap_or(5_000)),
             orphan_grace: Duration::from_secs(settings.orphan_grace_seconds.unwrap_or(120)),
@@ -348,7 +375,7 @@ impl Config {
         );
         demand(
             !self.providers.iter().any(|name| name == "local") || self.listen.ip().is_loopback() || self.local_allow_remote,
-            "BERTH_LISTEN is reachable by others while BERTH_PROVIDERS has local, which runs commands as this user without isolation; \
+            "BERTH_LISTEN is reachable by others while BERTH_PROVIDERS has local, which runs commands on this machine as this user; \
              listen on a loopback address, or set BERTH_LOCAL_ALLOW_REMOTE=true if that is meant",
         );
         found

@@ -60,12 +60,13 @@ start_postgres() {
     export BERTH_TEST_POSTGRES="postgres://postgres@127.0.0.1:$port"
 }
 
-# Tries an engine with these options; true once it answers.
+# Tries an engine of this name with its data there and these options; true once it answers.
 try_engine() {
-    local dir="$scratch/docker" pid
+    local dir="$scratch/$1" data=$2 pid
+    shift 2
     rm -rf "$dir"
     mkdir -p "$dir"
-    as_root setsid dockerd --data-root "$dir/data" --exec-root "$dir/exec" -H "unix://$dir/docker.sock" -p "$dir/pid" "$@" >"$dir/log" 2>&1 &
+    as_root setsid dockerd --data-root "$data" --exec-root "$dir/exec" -H "unix://$dir/docker.sock" -p "$dir/pid" "$@" >"$dir/log" 2>&1 &
     for _ in $(seq 150); do
         if as_root docker -H "unix://$dir/docker.sock" version >/dev/null 2>&1; then
             pid=$(as_root cat "$dir/pid")
@@ -92,18 +93,55 @@ start_docker() {
     command -v dockerd >/dev/null && command -v docker >/dev/null && [ -x /bin/busybox ] || install docker.io busybox-static || return 1
     command -v dockerd >/dev/null || return 1
     # No bridge: what the tests run needs no network, and not every machine lets one be made.
-    try_engine --iptables=false --bridge=none --storage-driver=overlay2 || try_engine --iptables=false --bridge=none --storage-driver=vfs || return 1
+    local data="$scratch/docker/data"
+    try_engine docker "$data" --iptables=false --bridge=none --storage-driver=overlay2 ||
+        try_engine docker "$data" --iptables=false --bridge=none --storage-driver=vfs || return 1
     export BERTH_TEST_DOCKER="unix://$scratch/docker/docker.sock"
+    import_image "$BERTH_TEST_DOCKER"
+}
+
+# Gives an engine the image that the tests run.
+import_image() {
     local root="$scratch/image"
     mkdir -p "$root/bin" "$root/etc" "$root/tmp"
     chmod 1777 "$root/tmp"
     cp /bin/busybox "$root/bin/busybox"
     local applet
     for applet in $(/bin/busybox --list); do
-        [ "$applet" = busybox ] || ln -s busybox "$root/bin/$applet"
+        [ "$applet" = busybox ] || ln -sf busybox "$root/bin/$applet"
     done
     echo 'root:x:0:0::/:/bin/sh' >"$root/etc/passwd"
-    tar -C "$root" -c . | docker -H "$BERTH_TEST_DOCKER" import - berth-test:1 >/dev/null
+    tar -C "$root" -c . | docker -H "$1" import - berth-test:1 >/dev/null
+}
+
+# An engine that is reached over TLS, with certificates on both sides, and whose disk is small: 128 MiB of memory.
+start_secured_docker() {
+    command -v openssl >/dev/null || install openssl || return 1
+    local certs="$scratch/certs" data="$scratch/small" port who
+    mkdir "$certs" "$data"
+    (
+        cd "$certs"
+        openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=berth-test -keyout ca-key.pem -out ca.pem
+        printf 'subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n' >usage
+        for who in server client; do
+            openssl req -newkey rsa:2048 -nodes -subj "/CN=$who" -keyout "$who-key.pem" -out "$who.csr"
+            openssl x509 -req -in "$who.csr" -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 2 -extfile usage -out "$who.pem"
+        done
+        mkdir client
+        cp ca.pem client/ca.pem
+        cp client.pem client/cert.pem
+        cp client-key.pem client/key.pem
+    ) >/dev/null 2>&1 || return 1
+    port=$(free_port)
+    as_root mount -t tmpfs -o size=128m,mode=711 berth-test "$data" || return 1
+    try_engine secured "$data" --iptables=false --bridge=none --storage-driver=overlay2 -H "tcp://127.0.0.1:$port" --tlsverify \
+        --tlscacert "$certs/ca.pem" --tlscert "$certs/server.pem" --tlskey "$certs/server-key.pem" || {
+        as_root umount -l "$data"
+        return 1
+    }
+    stop+=("as_root umount -l $data")
+    import_image "unix://$scratch/secured/docker.sock"
+    export BERTH_TEST_DOCKER_TLS="tcp://127.0.0.1:$port" BERTH_TEST_DOCKER_CERTS="$certs/client"
 }
 
 # An S3-compatible store of its own, from PyPI.
@@ -124,6 +162,12 @@ start_s3() {
     export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test
 }
 
+# Isolation of the provider local; some machines let nobody make namespaces.
+find_bubblewrap() {
+    command -v bwrap >/dev/null || install bubblewrap || return 1
+    bwrap --unshare-pid --unshare-net --ro-bind / / --proc /proc true
+}
+
 skip=()
 start_s3 || missing "the S3-compatible store (moto) could not be started"
 if ! start_postgres; then
@@ -133,6 +177,14 @@ fi
 if ! start_docker; then
     missing "a Docker engine could not be started"
     skip+=(^docker::)
+elif ! start_secured_docker; then
+    missing "a Docker engine behind TLS could not be started"
+    skip+=(^docker::secured::)
+fi
+
+if ! find_bubblewrap; then
+    missing "bubblewrap does not work here"
+    skip+=(::bubblewrap::)
 fi
 
 filter=()

@@ -9,7 +9,7 @@ use crate::model::key::Scope;
 /// One thing a pass looked at.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// `lease`, `instance`, `object` or `artifact`.
+    /// `lease`, `instance`, `object`, `snapshot` or `artifact`.
     pub kind: &'static str,
     /// Its id, or the provider's name of it; none for an inventory that could not be had.
     pub id: Option<String>,
@@ -38,7 +38,7 @@ pub async fn reap(berth: &Arc<Berth>, caller: &Caller, dry_run: bool) -> Result<
 pub async fn sweep(berth: &Arc<Berth>, caller: &Caller, dry_run: bool) -> Result<Vec<Item>> {
     caller.require(Scope::Operator)?;
     let report = sweep::pass(berth, dry_run).await?;
-    let item = |found: sweep::Found| Item { kind: "object", id: found.provider_ref, action: found.action, reason: found.reason };
+    let item = |found: sweep::Found| Item { kind: found.kind, id: found.provider_ref, action: found.action, reason: found.reason };
     Ok(report.items.into_iter().map(item).collect())
 }
 

@@ -60,6 +60,7 @@ pub mod spool;
 pub mod streams;
 pub mod succeed;
 pub mod sweep;
+mod sweep_snapshots;
 pub mod sync;
 pub mod take;
 pub mod tasks;

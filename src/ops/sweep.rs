@@ -1,26 +1,31 @@
 //! Sweep: an object at a provider is an orphan if and only if its tag is ours, no row that is live, held or not confirmed gone names
-//! it by ref or tag, and it is known to be older than the grace. Anything that cannot be told is left alone.
+//! it by ref or tag, and it is known to be older than the grace. Anything that cannot be told is left alone. Snapshots are swept by the
+//! same rule, see `sweep_snapshots`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Berth, make};
+use super::{Berth, make, sweep_snapshots};
 use crate::clock::Time;
 use crate::error::Result;
 use crate::model::event::Actor;
-use crate::provider::{Destroyed, Listed, Provider};
+use crate::provider::{Destroyed, Listed, Provider, ProviderError};
 use crate::store::event::NewEvent;
 
 const ACTOR: Actor = Actor::System { task: "sweeper" };
 /// The most objects one pass ends.
 pub const MOST_KILLS: usize = 50;
+const NOBODYS: &str = "no_row_names_it";
 
 /// One object that was looked at and is not simply owned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Found {
+    /// `object`, or `snapshot`.
+    pub kind: &'static str,
     /// Whose inventory it is in.
     pub provider: String,
     /// The provider's name of it; none when the inventory itself could not be had.
@@ -52,15 +57,64 @@ pub struct SweepReport {
     pub items: Vec<Found>,
 }
 
+/// One thing in an inventory, as it is told of.
+pub(super) struct Told<'a> {
+    pub(super) kind: &'static str,
+    pub(super) provider: &'a dyn Provider,
+    pub(super) provider_ref: Option<&'a str>,
+    pub(super) instance_id: Option<Uuid>,
+}
+
 impl SweepReport {
-    fn note(&mut self, provider: &dyn Provider, object: Option<&Listed>, action: &'static str, reason: &'static str) {
+    pub(super) fn note(&mut self, told: &Told<'_>, action: &'static str, reason: &'static str) {
         self.items.push(Found {
-            provider: provider.traits().kind.to_owned(),
-            provider_ref: object.map(|o| o.provider_ref.clone()),
-            instance_id: object.map(|o| o.tag.instance),
+            kind: told.kind,
+            provider: told.provider.traits().kind.to_owned(),
+            provider_ref: told.provider_ref.map(str::to_owned),
+            instance_id: told.instance_id,
             action,
             reason,
         });
+    }
+
+    /// Whether something that nobody answers for is to be ended now; if not, that is noted.
+    pub(super) fn condemns(&mut self, told: &Told<'_>, age: Option<Duration>, grace: Duration, dry_run: bool) -> bool {
+        let (action, reason) = match age {
+            None => ("skipped", "age_unknown"),
+            Some(age) if age < grace => ("skipped", "younger_than_the_grace"),
+            Some(_) => {
+                self.orphaned += 1;
+                if dry_run {
+                    ("would_destroy", NOBODYS)
+                } else if self.terminated >= MOST_KILLS {
+                    ("skipped", "enough_for_one_pass")
+                } else {
+                    return true;
+                }
+            }
+        };
+        self.note(told, action, reason);
+        false
+    }
+
+    /// Takes down what became of something that was to be ended; true when it was ended now.
+    pub(super) fn ended(&mut self, told: &Told<'_>, end: &std::result::Result<Destroyed, ProviderError>) -> bool {
+        match end {
+            Ok(Destroyed::Ended) => {
+                self.terminated += 1;
+                self.note(told, "destroyed", NOBODYS);
+                return true;
+            }
+            Ok(Destroyed::AlreadyGone) => {
+                self.already_gone += 1;
+                self.note(told, "already_gone", NOBODYS);
+            }
+            Err(_) => {
+                self.errors += 1;
+                self.note(told, "skipped", "the_provider_failed");
+            }
+        }
+        false
     }
 }
 
@@ -68,22 +122,28 @@ impl SweepReport {
 pub async fn pass(berth: &Arc<Berth>, dry_run: bool) -> Result<SweepReport> {
     let mut report = SweepReport::default();
     for provider in berth.providers.all() {
-        let Ok(mut listed) = make::call(berth, provider.list(berth.deployment.id)).await else {
-            report.errors += 1;
-            report.note(&**provider, None, "skipped", "inventory_unknown");
-            continue;
-        };
-        listed.retain(|object| object.tag.deployment == berth.deployment.id);
-        report.seen += listed.len();
-        let now = berth.store.read().await?.now().await?;
-        for object in listed {
-            consider(berth, &**provider, &object, now, dry_run, &mut report).await?;
-        }
+        sweep_objects(berth, &**provider, dry_run, &mut report).await?;
+        sweep_snapshots::sweep(berth, &**provider, dry_run, &mut report).await?;
     }
     if report.terminated > 0 || report.errors > 0 {
         tracing::warn!(seen = report.seen, terminated = report.terminated, errors = report.errors, "the inventory was swept");
     }
     Ok(report)
+}
+
+async fn sweep_objects(berth: &Berth, provider: &dyn Provider, dry_run: bool, report: &mut SweepReport) -> Result<()> {
+    let Ok(mut listed) = make::call(berth, provider.list(berth.deployment.id)).await else {
+        report.errors += 1;
+        report.note(&Told { kind: "object", provider, provider_ref: None, instance_id: None }, "skipped", "inventory_unknown");
+        return Ok(());
+    };
+    listed.retain(|object| object.tag.deployment == berth.deployment.id);
+    report.seen += listed.len();
+    let now = berth.store.read().await?.now().await?;
+    for object in listed {
+        consider(berth, provider, &object, now, dry_run, report).await?;
+    }
+    Ok(())
 }
 
 async fn consider(
@@ -98,42 +158,19 @@ async fn consider(
         report.owned += 1;
         return Ok(());
     }
-    let Some(created_at) = object.created_at else {
-        report.note(provider, Some(object), "skipped", "age_unknown");
-        return Ok(());
-    };
-    if now.since(created_at) < berth.settings.orphan_grace {
-        report.note(provider, Some(object), "skipped", "younger_than_the_grace");
-        return Ok(());
-    }
-    report.orphaned += 1;
-    if dry_run {
-        report.note(provider, Some(object), "would_destroy", "no_row_names_it");
-        return Ok(());
-    }
-    if report.terminated >= MOST_KILLS {
-        report.note(provider, Some(object), "skipped", "enough_for_one_pass");
+    let told = Told { kind: "object", provider, provider_ref: Some(&object.provider_ref), instance_id: Some(object.tag.instance) };
+    let age = object.created_at.map(|created_at| now.since(created_at));
+    if !report.condemns(&told, age, berth.settings.orphan_grace, dry_run) {
         return Ok(());
     }
     // Again, immediately before the kill: a row may have come to name it since.
     if is_owned(berth, provider, object).await? {
-        report.note(provider, Some(object), "skipped", "owned_meanwhile");
+        report.note(&told, "skipped", "owned_meanwhile");
         return Ok(());
     }
-    match make::call(berth, provider.destroy(&object.provider_ref)).await {
-        Ok(Destroyed::Ended) => {
-            report.terminated += 1;
-            report.note(provider, Some(object), "destroyed", "no_row_names_it");
-            tell(berth, provider, object).await?;
-        }
-        Ok(Destroyed::AlreadyGone) => {
-            report.already_gone += 1;
-            report.note(provider, Some(object), "already_gone", "no_row_names_it");
-        }
-        Err(_) => {
-            report.errors += 1;
-            report.note(provider, Some(object), "skipped", "the_provider_failed");
-        }
+    let end = make::call(berth, provider.destroy(&object.provider_ref)).await;
+    if report.ended(&told, &end) {
+        tell(berth, provider, object).await?;
     }
     Ok(())
 }

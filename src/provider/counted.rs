@@ -8,8 +8,8 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use super::{
-    ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Listed, Made, Observation, OwnerTag, Presence, Provider, PutOptions, Result,
-    Running, Snapshot, Spec, Traits, TreeRead, WriteMode,
+    ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Listed, ListedSnapshot, Made, Observation, OwnerTag, Presence, Provider,
+    PutOptions, Result, Running, Snapshot, Spec, Traits, TreeRead, WriteMode,
 };
 
 /// Calls by provider, verb and outcome: `ok`, what a look proved, the kind of the failure, or `given_up` when nobody waited any more.
@@ -145,6 +145,10 @@ impl Provider for Counted {
 
     async fn probe_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<bool> {
         self.tried("probe_snapshot", self.0.probe_snapshot(binding, snapshot_ref)).await
+    }
+
+    async fn list_snapshots(&self, deployment: Uuid) -> Result<Vec<ListedSnapshot>> {
+        self.tried("list_snapshots", self.0.list_snapshots(deployment)).await
     }
 
     async fn delete_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<Destroyed> {

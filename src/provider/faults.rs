@@ -35,6 +35,7 @@ pub enum Verb {
     Snapshot,
     Restore,
     ProbeSnapshot,
+    ListSnapshots,
     DeleteSnapshot,
     ReadFile,
     WriteFile,
@@ -65,7 +66,7 @@ pub enum Lie {
     Ref(String),
     /// `observe` says this.
     Observed(Observation),
-    /// `find` and `probe_snapshot` find nothing, `list` is empty, `destroy` and `delete_snapshot` found nothing to end.
+    /// `find` and `probe_snapshot` find nothing, `list` and `list_snapshots` are empty, `destroy` and `delete_snapshot` found nothing to end.
     Nothing,
 }
 

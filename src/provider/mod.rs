@@ -11,7 +11,6 @@ pub mod memory;
 pub mod registry;
 pub mod stream;
 
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use error::{Kind, ProviderError};
+pub use local::{Confinement, LocalSettings, Wish};
 
 use crate::clock::Time;
 
@@ -243,6 +243,8 @@ pub enum WriteMode {
 pub enum Isolation {
     /// None: commands run as the server's own user.
     None,
+    /// Namespaces of this machine around each command, which runs as the server's own user.
+    Bubblewrap,
     /// Namespaces of a container.
     Container,
     /// A remote machine.
@@ -312,6 +314,15 @@ pub struct Snapshot {
     pub size_bytes: Option<u64>,
     /// When the provider itself will delete it, if it attests that.
     pub expires_at: Option<Time>,
+}
+
+/// One snapshot of ours in the provider's inventory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedSnapshot {
+    /// The provider's name of it.
+    pub snapshot_ref: String,
+    /// When it was taken, if the provider tells.
+    pub created_at: Option<Time>,
 }
 
 /// The capability keys of a provider whose commands and files Berth reaches itself: all nine but `runner_websocket_ingress`.
@@ -405,6 +416,9 @@ pub trait Provider: Send + Sync {
     /// binding is an error.
     async fn probe_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<bool>;
 
+    /// Every snapshot that was taken of objects of this deployment. An error means the inventory is unknown, never that it is empty.
+    async fn list_snapshots(&self, deployment: Uuid) -> Result<Vec<ListedSnapshot>>;
+
     /// Deletes exactly this snapshot; `Refused` under another binding. Repeatable: what is gone already is `Ok(AlreadyGone)`.
     async fn delete_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<Destroyed>;
 
@@ -452,13 +466,4 @@ pub struct TreeRead {
     pub tar: ByteStream,
     /// How many sockets, pipes and devices were left out; complete once `tar` has ended.
     pub skipped: tokio::sync::oneshot::Receiver<u64>,
-}
-
-/// Where a provider on this machine keeps its files.
-#[derive(Clone, Debug)]
-pub struct LocalSettings {
-    /// The directory that holds one directory per instance and the binding's id file.
-    pub root: PathBuf,
-    /// The program that runs `berth shim`; the server's own executable.
-    pub shim: PathBuf,
 }

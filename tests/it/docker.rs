@@ -4,6 +4,7 @@ mod crash;
 mod engine;
 mod flow;
 mod provider;
+mod secured;
 mod wire;
 
 use berth::provider::conformance::all;

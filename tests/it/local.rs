@@ -1,6 +1,29 @@
 //! The local provider on this machine: the contract, and what commands do to get away.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails there")]
 
+/// Runs each test over a provider whose commands nothing stands around, and over one with bubblewrap.
+macro_rules! in_both_modes {
+    ($($name:ident)*) => {
+        mod plain {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    super::$name(crate::local::Place::new(berth::provider::Wish::Never)).await;
+                }
+            )*
+        }
+        mod bubblewrap {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    super::$name(crate::local::Place::new(berth::provider::Wish::Always)).await;
+                }
+            )*
+        }
+    };
+}
+
+mod bubblewrapped;
 mod disk;
 mod flow;
 mod runaways;
@@ -10,25 +33,38 @@ use std::path::PathBuf;
 use berth::id;
 use berth::provider::conformance::{Commands, Subject, all};
 use berth::provider::local::Local;
-use berth::provider::{LocalSettings, Spec};
+use berth::provider::{Confinement, LocalSettings, Spec, Wish};
 use tempfile::TempDir;
+
+in_both_modes!(local_keeps_the_contract);
 
 /// A provider with a root of its own; the root goes last.
 struct Place {
     provider: Local,
     spec: Spec,
+    wish: Wish,
     root: TempDir,
 }
 
-fn settings(root: PathBuf) -> LocalSettings {
-    LocalSettings { root, shim: env!("CARGO_BIN_EXE_berth").into() }
+fn settings(root: PathBuf, wish: Wish) -> LocalSettings {
+    let confinement = Confinement { bubblewrap: wish, ..Confinement::default() };
+    LocalSettings { confinement, ..LocalSettings::new(root, env!("CARGO_BIN_EXE_berth").into()) }
 }
 
 impl Place {
-    fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
-        let provider = Local::open(&settings(root.path().to_owned())).unwrap();
-        Self { provider, spec: Spec { config: serde_json::json!({}), workspace_path: None }, root }
+    /// Not below `/tmp`, as no data directory should be: see `a_place_below_tmp_works_as_well`.
+    fn new(wish: Wish) -> Self {
+        Self::of(tempfile::tempdir_in("/var/tmp").unwrap(), wish)
+    }
+
+    fn of(root: TempDir, wish: Wish) -> Self {
+        let provider = Local::open(&settings(root.path().to_owned(), wish)).unwrap();
+        Self { provider, spec: Spec { config: serde_json::json!({}), workspace_path: None }, wish, root }
+    }
+
+    /// What another server is told that is to find the same sandboxes.
+    fn settings(&self) -> LocalSettings {
+        settings(self.root.path().to_owned(), self.wish)
     }
 
     fn subject(&self) -> Subject<'_> {
@@ -81,9 +117,7 @@ fn sh(script: &str) -> Vec<String> {
     ["sh", "-c", script].map(str::to_owned).to_vec()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_keeps_the_contract() {
-    let place = Place::new();
+async fn local_keeps_the_contract(place: Place) {
     all(place.subject()).await;
     for directory in ["instances", "making", "trash"] {
         assert_eq!(place.left_in(directory), 0, "{directory}");

@@ -78,13 +78,13 @@ open_words! {
     IdleAction of all!(environment::OnIdle), "What an idle instance becomes.";
     SavePolicy of all!(lease::Save), "How the workspace is saved.";
     FileKind of ["file", "directory", "symlink", "other"], "What the entry is.";
-    IsolationKind of ["none", "container", "remote"], "What stands between a command and the machine.";
+    IsolationKind of ["none", "bubblewrap", "container", "remote"], "What stands between a command and the machine.";
     GrantedScope of all!(key::Scope), "What the key may do.";
     CredentialKind of ["api_key", "lease_token"], "What the request was made with.";
     ProbeStepName of ["create", "run", "destroy"], "Which step of a probe.";
     DestroyStatus of ["destroyed", "pending", "skipped_live", "failed"], "What became of the instance.";
     LimitSource of ["default", "setting", "environment"], "Who set the limit.";
-    MaintenanceKind of ["lease", "instance", "object", "artifact"], "What was looked at.";
+    MaintenanceKind of ["lease", "instance", "object", "snapshot", "artifact"], "What was looked at.";
     MaintenanceAction of ["expire", "drain", "destroy", "delete", "destroyed", "already_gone", "would_destroy", "skipped"], "What is done with it, or would be.";
     ExecStreamEventType of ["start", "stdout", "stderr", "exit", "error", "heartbeat"], "What an event of a streamed command tells.";
     ActorKind of ["api_key", "lease_token", "system"], "Who caused something.";

@@ -1,7 +1,7 @@
 //! A provider's own snapshots: as declared, or refused by every verb.
 #![expect(clippy::missing_panics_doc, reason = "to panic is what these functions are for")]
 
-use super::{Sandbox, Subject, tag};
+use super::{Sandbox, Subject, nobody, tag};
 use crate::id;
 use crate::provider::stream::{from_bytes, read_all};
 use crate::provider::{Destroyed, Kind, PutOptions, Takeover};
@@ -37,6 +37,7 @@ pub async fn without_snapshots_every_verb_says_so(subject: Subject<'_>) {
     assert_eq!(provider.snapshot(&sandbox.name, id::new()).await.expect_err("it must not").kind, Kind::Unsupported);
     assert_eq!(provider.restore(subject.spec, &tag(), "any").await.expect_err("it must not").kind, Kind::Unsupported);
     assert_eq!(provider.probe_snapshot(&binding, "any").await.expect_err("it must not").kind, Kind::Unsupported);
+    assert_eq!(provider.list_snapshots(sandbox.tag.deployment).await.expect_err("it must not").kind, Kind::Unsupported);
     assert_eq!(provider.delete_snapshot(&binding, "any").await.expect_err("it must not").kind, Kind::Unsupported);
     provider.destroy(&sandbox.name).await.expect("destroy");
 }
@@ -73,9 +74,16 @@ pub async fn a_snapshot_is_there_until_it_is_deleted(subject: Subject<'_>) {
     provider.probe_snapshot("another account", &taken).await.expect_err("nothing is proven under another binding");
     assert_eq!(provider.delete_snapshot("another account", &taken).await.expect_err("it must not").kind, Kind::Refused);
     assert!(provider.probe_snapshot(&binding, &taken).await.expect("probe"), "it was not deleted");
+    let listed = async |deployment| -> Vec<String> {
+        let listed = provider.list_snapshots(deployment).await.expect("list_snapshots");
+        listed.into_iter().map(|one| one.snapshot_ref).collect()
+    };
+    assert_eq!(listed(sandbox.tag.deployment).await, [taken.as_str()]);
+    assert!(listed(nobody()).await.is_empty(), "another deployment's is not listed");
     assert_eq!(provider.delete_snapshot(&binding, &taken).await.expect("delete"), Destroyed::Ended);
     assert_eq!(provider.delete_snapshot(&binding, &taken).await.expect("again"), Destroyed::AlreadyGone);
     assert!(!provider.probe_snapshot(&binding, &taken).await.expect("probe"));
+    assert!(listed(sandbox.tag.deployment).await.is_empty());
     assert_eq!(provider.restore(subject.spec, &tag(), &taken).await.expect_err("it must not").kind, Kind::NotFound);
     provider.destroy(&sandbox.name).await.expect("destroy");
 }

@@ -44,6 +44,10 @@ impl Certificates {
     pub(super) fn apply(&self, builder: reqwest::ClientBuilder) -> Result<reqwest::ClientBuilder> {
         let wrong = |e: reqwest::Error| ProviderError::new(Kind::Invalid, "a certificate of the engine is malformed").because(e);
         let authority = reqwest::Certificate::from_pem_bundle(&self.read("ca.pem")?).map_err(wrong)?;
+        // A file without any is no error to the library, and would be an engine that nobody ever reaches.
+        if authority.is_empty() {
+            return Err(ProviderError::new(Kind::Invalid, "the engine's ca.pem has no certificate"));
+        }
         let own = [self.read("cert.pem")?, self.read("key.pem")?].concat();
         Ok(builder.tls_certs_only(authority).identity(reqwest::Identity::from_pem(&own).map_err(wrong)?))
     }

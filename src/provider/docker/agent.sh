@@ -1,7 +1,7 @@
 # Berth's hand inside a container, in POSIX shell. What a command's start and end need are builtins alone.
 #
-# $STATE holds `run/<pid>`, one file for each session of ours ("id grant born", the session being the wrapper's pid), and
-# `fence/<height>`. Every process of ours has BERTH_EXEC=<id>:<grant>: in its environment unless it took that out.
+# $STATE holds `run/<pid>`, one file for each session of ours ("id grant born", the session being the wrapper's pid), or, on a full
+# disk, where a file can still be named but not filled, `run/<pid>.<id>.<grant>.<born>`; and `fence/<height>`. Every process of ours has BERTH_EXEC=<id>:<grant>: in its environment unless it took that out.
 umask 0
 exec 3>&2 2>/dev/null
 STATE=$1 NONCE=$2 ID=$3 GRANT=$4 VERB=$5
@@ -25,10 +25,10 @@ BORN=$P_STARTED
 
 register() {
     [ -d "$RUN" ] && [ -d "$FENCE" ] || mkdir -p -m 1777 "$STATE" "$RUN" "$FENCE"
-    printf '%s %s %s\n' "$ID" "$GRANT" "$BORN" >"$RUN/$$" && [ -s "$RUN/$$" ]
+    printf '%s %s %s\n' "$ID" "$GRANT" "$BORN" >"$RUN/$$" && [ -s "$RUN/$$" ] || printf '' >"$RUN/$$.$ID.$GRANT.$BORN"
 }
 
-unregister() { rm -f "$RUN/$1" || : >"$RUN/$1"; }
+unregister() { rm -f "$RUN/$1" "$RUN/$1".* || printf '' >"$RUN/$1"; }
 
 height() {
     HEIGHT=0
@@ -42,7 +42,12 @@ height() {
 registrations() {
     KNOWN=' '
     for F in "$RUN"/*; do
-        read -r R_ID R_GRANT R_BORN <"$F" && [ "$R_BORN" = "$BORN" ] && KNOWN="$KNOWN${F##*/}:$R_ID:$R_GRANT: "
+        R=${F##*/}
+        case $R in
+        *.*) R_ID=${R#*.} R_GRANT=${R_ID#*.} R_ID=${R_ID%%.*} R_BORN=${R_GRANT#*.} R_GRANT=${R_GRANT%%.*} R=${R%%.*} ;;
+        *) read -r R_ID R_GRANT R_BORN <"$F" || continue ;;
+        esac
+        [ "$R_BORN" = "$BORN" ] && KNOWN="$KNOWN$R:$R_ID:$R_GRANT: "
     done
 }
 

@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use super::Docker;
 use super::agent::{Said, nonce};
 use super::engine::body;
-use super::lifecycle::safe;
+use super::lifecycle::{Facts, safe};
 use super::paths::{Place, Reach, STAT};
 use super::spool::Spool;
 use super::tarball::Tarball;
@@ -95,8 +95,22 @@ impl Docker {
         }
         let (head, tail) = tar.file(names.as_bytes(), mode & 0o7777, spool.length());
         let whole = Box::pin(io::Cursor::new(head).chain(spool.read()?).chain(io::Cursor::new(tail)));
-        self.put_stream(container, &reach.base, whole, true).await?;
+        if let Err(error) = self.put_stream(container, &reach.base, whole, true).await {
+            if error.kind == Kind::Full {
+                self.clear_half_put(container, &facts, &reach).await;
+            }
+            return Err(error);
+        }
         Ok(reach.found.is_none())
+    }
+
+    /// Removes what the engine began to unpack before the disk was full; a file that was there before it has removed itself by then.
+    async fn clear_half_put(&self, container: &str, facts: &Facts, reach: &Reach) {
+        let begun = reach.names.first().map(|name| format!("{}/{name}", reach.base.trim_end_matches('/')));
+        if let Some(begun) = begun {
+            // What this does not remove is seen by whoever lists the directory.
+            let _ = self.control(container, facts, "remove", &[&begun, "tree"], None).await;
+        }
     }
 
     /// Has the engine unpack a tar below a directory.

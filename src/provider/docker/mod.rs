@@ -38,8 +38,8 @@ use self::exec::Commands;
 use self::image::Images;
 use self::lifecycle::Facts;
 use super::{
-    ByteStream, CaptureEffect, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Listed, Lookup, Made, Observation,
-    OwnerTag, Provider, PutOptions, Result, Running, Snapshot, Snapshots, Spec, Takeover, Traits, TreeRead, WriteMode,
+    ByteStream, CaptureEffect, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Listed, ListedSnapshot, Lookup,
+    Made, Observation, OwnerTag, Provider, PutOptions, Result, Running, Snapshot, Snapshots, Spec, Takeover, Traits, TreeRead, WriteMode,
 };
 
 /// Where Berth keeps what is its own inside a container.
@@ -207,6 +207,10 @@ impl Provider for Docker {
 
     async fn probe_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<bool> {
         self.has_snapshot(binding, snapshot_ref).await
+    }
+
+    async fn list_snapshots(&self, deployment: Uuid) -> Result<Vec<ListedSnapshot>> {
+        self.snapshot_inventory(deployment).await
     }
 
     async fn delete_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<Destroyed> {

@@ -8,9 +8,10 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::Docker;
-use super::owner::DEPLOYMENT;
-use super::wire::Image;
-use crate::provider::{Destroyed, Kind, Made, OwnerTag, ProviderError, Result, Snapshot, Spec};
+use super::owner::{DEPLOYMENT, Labels};
+use super::wire::{Image, ImageListing};
+use crate::clock::Time;
+use crate::provider::{Destroyed, Kind, ListedSnapshot, Made, OwnerTag, ProviderError, Result, Snapshot, Spec};
 
 /// The repository of all snapshots; the tag is the snapshot's id.
 const REPOSITORY: &str = "berth-snapshot";
@@ -91,13 +92,29 @@ impl Docker {
         }
     }
 
+    /// Every image that is a snapshot of this deployment, by the name that its seal is over and no other.
+    pub(super) async fn snapshot_inventory(&self, deployment: Uuid) -> Result<Vec<ListedSnapshot>> {
+        let filters = json!({ "label": [format!("{DEPLOYMENT}={deployment}"), SNAPSHOT] }).to_string();
+        let found: Vec<ImageListing> = self.engine.get("/images/json", &[("filters", &filters)]).await?;
+        let ours = found.into_iter().flat_map(|image| {
+            let (labels, created_at) = (image.labels.unwrap_or_default(), Some(Time(image.created.saturating_mul(1000))));
+            let tags = image.repo_tags.unwrap_or_default().into_iter();
+            let named: Vec<_> = tags.filter(|name| id_of(name).is_ok_and(|id| self.is_sealed(id, &labels))).collect();
+            named.into_iter().map(move |snapshot_ref| ListedSnapshot { snapshot_ref, created_at })
+        });
+        Ok(ours.collect())
+    }
+
+    fn is_sealed(&self, id: Uuid, labels: &Labels) -> bool {
+        let says = |key, value: String| labels.get(key).is_some_and(|said| *said == value);
+        says(SNAPSHOT, id.to_string()) && says(SEAL, self.seal.of_snapshot(id))
+    }
+
     /// The image of a snapshot of ours; none only with proof.
     async fn snapshot_image(&self, id: Uuid) -> Result<Option<Image>> {
         match self.engine.get::<Image>(&format!("/images/{}/json", name(id)), &[]).await {
             Ok(image) => {
-                let labels = image.config.as_ref().and_then(|config| config.labels.as_ref());
-                let said = |key| labels.and_then(|labels| labels.get(key)).map(String::as_str);
-                if said(SNAPSHOT) == Some(id.to_string().as_str()) && said(SEAL) == Some(self.seal.of_snapshot(id).as_str()) {
+                if image.config.as_ref().and_then(|config| config.labels.as_ref()).is_some_and(|labels| self.is_sealed(id, labels)) {
                     return Ok(Some(image));
                 }
                 Err(ProviderError::new(Kind::Refused, "an image that is not ours has the snapshot's name"))

@@ -97,6 +97,15 @@ pub(super) struct Image {
     pub(super) config: Option<ImageConfig>,
 }
 
+/// One line of `GET /images/json`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ImageListing {
+    pub(super) repo_tags: Option<Vec<String>>,
+    pub(super) labels: Option<HashMap<String, String>>,
+    pub(super) created: i64,
+}
+
 /// What an image says about its containers.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]

@@ -5,8 +5,8 @@ use uuid::Uuid;
 
 use super::{Fault, Faults, Lie, Step, Verb};
 use crate::provider::{
-    ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Kind, Listed, Made, Observation, OwnerTag, Provider, ProviderError, PutOptions,
-    Result, Running, Snapshot, Spec, Traits, TreeRead, WriteMode,
+    ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Kind, Listed, ListedSnapshot, Made, Observation, OwnerTag, Provider,
+    ProviderError, PutOptions, Result, Running, Snapshot, Spec, Traits, TreeRead, WriteMode,
 };
 
 impl Faults {
@@ -160,6 +160,11 @@ impl Provider for Faults {
     async fn probe_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<bool> {
         let lie = |there, lie| there && !matches!(lie, Lie::Nothing);
         self.through(Verb::ProbeSnapshot, Some(snapshot_ref), self.inner.probe_snapshot(binding, snapshot_ref), lie).await
+    }
+
+    async fn list_snapshots(&self, deployment: Uuid) -> Result<Vec<ListedSnapshot>> {
+        let lie = |listed, lie| if matches!(lie, Lie::Nothing) { Vec::new() } else { listed };
+        self.through(Verb::ListSnapshots, None, self.inner.list_snapshots(deployment), lie).await
     }
 
     async fn delete_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<Destroyed> {

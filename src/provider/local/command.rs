@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::confine::Bubblewrap;
 use super::files::Workspace;
-use super::wire::Order;
+use super::wire::{Order, Task};
 use super::{failed, layout};
 use crate::provider::{ExecSpec, Kind, ProviderError, Result};
 
@@ -15,8 +16,8 @@ pub(super) const MARKER: &str = "BERTH_INSTANCE_ID";
 const EXEC_MARKER: &str = "BERTH_EXEC_ID";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What a shim is told: the command with its whole environment. Nothing of the server's own is in it.
-pub(super) fn order(instance: &Path, provider_ref: &str, spec: ExecSpec) -> Result<Order> {
+/// What a shim is told: the command with its whole environment, and what stands around it. Nothing of the server's own is in it.
+pub(super) fn order(instance: &Path, provider_ref: &str, spec: ExecSpec, bubblewrap: Option<&Bubblewrap>) -> Result<Order> {
     if spec.user.is_some() {
         return Err(ProviderError::new(Kind::Invalid, "this provider cannot choose a user"));
     }
@@ -46,9 +47,8 @@ pub(super) fn order(instance: &Path, provider_ref: &str, spec: ExecSpec) -> Resu
         instance: instance.to_owned(),
         id: spec.id,
         grant_seq: spec.grant_seq,
-        argv: spec.argv,
-        cwd,
-        env: env.into_iter().collect(),
+        around: bubblewrap.map(|bubblewrap| bubblewrap.around(instance)).transpose()?,
+        task: Task { argv: spec.argv, cwd, env: env.into_iter().collect() },
         timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
     })
 }

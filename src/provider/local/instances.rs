@@ -48,6 +48,11 @@ impl Instances {
         Ok(Self { root, binding })
     }
 
+    /// Where the instances are, with no link in the way.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The place's name as it is read now; differs from the name at the start when the place was exchanged.
     pub(super) fn binding(&self) -> Result<String> {
         read_binding(&self.root).map_err(|e| ProviderError::new(Kind::Transient, "the data directory has no readable id").because(e))

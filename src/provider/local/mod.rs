@@ -1,18 +1,23 @@
-//! Sandboxes as directories and processes of this machine, each command under a shim that kills its whole tree.
+//! Sandboxes as directories and processes of this machine, each command under a shim that kills its whole tree, and, where
+//! bubblewrap works, in namespaces of its own.
 
 mod command;
+mod confine;
 pub(crate) mod durable;
 mod exec;
 mod fence;
 mod files;
 mod follow;
+mod inside;
 mod instances;
 mod layout;
 mod output;
 mod process;
 mod purge;
 mod registration;
+mod settings;
 pub mod shim;
+mod start;
 mod transfer;
 mod wire;
 
@@ -20,21 +25,26 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::json;
 use uuid::Uuid;
 
+pub use settings::{Confinement, LocalSettings, Wish};
+
+use self::confine::Bubblewrap;
 use self::exec::Commands;
 use self::fence::{count, kill_below};
 use self::files::Workspace;
 use self::instances::Instances;
 use super::{
-    ByteStream, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, LocalSettings, Lookup, Made,
+    ByteStream, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, ListedSnapshot, Lookup, Made,
     Observation, OwnerTag, Provider, ProviderError, PutOptions, Result, Running, Snapshot, Spec, Traits, TreeRead, WriteMode,
 };
 
-static TRAITS: Traits = Traits {
+/// What it is where nothing stands around its commands.
+const PLAIN: Traits = Traits {
     kind: "local",
     lookup: Lookup::ByTag,
     isolation: Isolation::None,
@@ -50,20 +60,28 @@ pub struct Local {
     instances: Instances,
     shim: PathBuf,
     commands: Commands,
+    bubblewrap: Option<Arc<Bubblewrap>>,
+    traits: Traits,
 }
 
 impl fmt::Debug for Local {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Local").field("instances", &self.instances).field("shim", &self.shim).finish_non_exhaustive()
+        let Self { instances, shim, bubblewrap, .. } = self;
+        let mut shown = f.debug_struct("Local");
+        shown.field("instances", instances).field("shim", shim).field("bubblewrap", bubblewrap).finish_non_exhaustive()
     }
 }
 
 impl Local {
-    /// Opens the place where the instances are; makes and names it if it is new.
+    /// Opens the place where the instances are; makes and names it if it is new. Whether commands can be isolated is tried out, and
+    /// `Invalid` if that is demanded and does not work.
     pub fn open(settings: &LocalSettings) -> Result<Self> {
         let shim =
             fs::canonicalize(&settings.shim).map_err(|e| ProviderError::new(Kind::Invalid, "the shim program is missing").because(e))?;
-        Ok(Self { instances: Instances::open(settings).map_err(failed)?, shim, commands: Commands::new() })
+        let instances = Instances::open(settings).map_err(failed)?;
+        let bubblewrap = confine::choose(settings, &instances, &shim)?.map(Arc::new);
+        let isolation = if bubblewrap.is_some() { Isolation::Bubblewrap } else { Isolation::None };
+        Ok(Self { instances, shim, commands: Commands::new(), bubblewrap, traits: Traits { isolation, ..PLAIN } })
     }
 
     /// The directory of an existing instance.
@@ -109,7 +127,7 @@ fn failed(error: io::Error) -> ProviderError {
 #[deny(clippy::missing_trait_methods)]
 impl Provider for Local {
     fn traits(&self) -> &Traits {
-        &TRAITS
+        &self.traits
     }
 
     fn config_schema(&self) -> serde_json::Value {
@@ -227,7 +245,9 @@ impl Provider for Local {
     }
 
     async fn exec(&self, provider_ref: &str, spec: ExecSpec) -> Result<Running> {
-        let order = self.within(provider_ref, |instance, provider_ref| command::order(instance, provider_ref, spec)).await?;
+        let bubblewrap = self.bubblewrap.clone();
+        let order = move |instance: &Path, provider_ref: &str| command::order(instance, provider_ref, spec, bubblewrap.as_deref());
+        let order = self.within(provider_ref, order).await?;
         self.commands.start(&self.shim, provider_ref, order).await
     }
 
@@ -256,6 +276,10 @@ impl Provider for Local {
     }
 
     async fn probe_snapshot(&self, _binding: &str, _snapshot_ref: &str) -> Result<bool> {
+        Err(ProviderError::no_snapshots())
+    }
+
+    async fn list_snapshots(&self, _deployment: Uuid) -> Result<Vec<ListedSnapshot>> {
         Err(ProviderError::no_snapshots())
     }
 

@@ -2,13 +2,12 @@
 //!
 //! A shim is a child subreaper, so whatever its descendants do (fork twice, start a session, clear their environment), each
 //! of them has an ancestor among the shim's children until it is dead. "No children" is therefore proof that nothing is
-//! left, and the only proof used.
+//! left, and the only proof used. Where something stands between command and machine, that is one of those descendants.
 
-use std::fs;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::output::{Output, pump};
 use super::registration::Registration;
+use super::start::{Inside, NotStarted, Started, Word, start};
 use super::wire::{Frame, Order, Refusal, STDERR, STDOUT, receive_order};
-use super::{layout, process};
+use super::{inside, layout, process};
 use crate::provider::{ExecEnd, ExecExit};
 
 /// What a time-out is cut to; moments further away cannot be told.
@@ -31,8 +31,11 @@ const LONGEST_TIMEOUT: Duration = Duration::from_hours(366 * 24);
 /// How long to wait between two rounds of killing, at most.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Runs as a shim until the command's whole tree is over. Descriptors 0 to 2 are as `wire` says.
+/// Runs as a shim until the command's whole tree is over. Descriptors 0 to 2 are as `wire` says; the shim inside is another one.
 pub fn run() -> ExitCode {
+    if std::env::args_os().nth(2).is_some_and(|second| second == "inside") {
+        return if inside::run().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     // A session of its own: a terminal's signals, and those to the server's group, pass it by.
     let _ = setsid();
     // Without subreaping a tree cannot be killed for sure, so nothing is started at all.
@@ -83,23 +86,30 @@ async fn serve() -> io::Result<()> {
         Err(_) => return output.say(&Frame::Refused(Refusal::Unable)).await,
     };
     let started = match admit(&order) {
-        Ok(()) => start(&order),
-        Err(refusal) => Err(Start::Refused(refusal)),
+        // The word to kill may come before what stands around the command is up.
+        Ok(()) => tokio::select! {
+            biased;
+            () = orders.kill() => None,
+            started = start(&order) => Some(started),
+        },
+        Err(refusal) => Some(Err(NotStarted::Refused(refusal))),
     };
     let why = match started {
-        Ok(child) => return stand_over(child, &order, orders, child_ends, registration, output).await,
-        Err(why) => why,
+        Some(Ok(child)) => return stand_over(child, &order, orders, child_ends, registration, output).await,
+        Some(Err(why)) => Some(why),
+        None => None,
     };
     // It may have started and then lacked a pipe.
     kill_all().await;
     registration.release();
-    match why {
-        Start::Refused(refusal) => output.say(&Frame::Refused(refusal)).await,
-        Start::NoProgram(code) => {
-            output.say(&Frame::Started).await?;
-            output.say(&Frame::Exit(ExecExit { end: ExecEnd::Exited(code), process_tree_killed: false, lingering: false })).await
-        }
-    }
+    let over = |end, killed| Frame::Exit(ExecExit { end, process_tree_killed: killed, lingering: false });
+    let exit = match why {
+        Some(NotStarted::Refused(refusal)) => return output.say(&Frame::Refused(refusal)).await,
+        Some(NotStarted::NoProgram(code)) => over(ExecEnd::Exited(code), false),
+        None => over(ExecEnd::Cancelled, true),
+    };
+    output.say(&Frame::Started).await?;
+    output.say(&exit).await
 }
 
 fn admit(order: &Order) -> Result<(), Refusal> {
@@ -109,40 +119,6 @@ fn admit(order: &Order) -> Result<(), Refusal> {
         (Ok(_), Ok(_)) => Err(Refusal::Stopped),
         _ => Err(Refusal::Unable),
     }
-}
-
-/// Why a command did not start.
-enum Start {
-    Refused(Refusal),
-    /// The program cannot be run, for which a shell has a code.
-    NoProgram(i32),
-}
-
-struct Started {
-    pid: Pid,
-    stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
-}
-
-fn start(order: &Order) -> Result<Started, Start> {
-    let Some((program, arguments)) = order.argv.split_first() else { return Err(Start::Refused(Refusal::Unable)) };
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(order.env.iter().cloned()).current_dir(&order.cwd).process_group(0);
-    command.stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound if !fs::metadata(&order.cwd).is_ok_and(|cwd| cwd.is_dir()) => Start::Refused(Refusal::NoDirectory),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Start::NoProgram(127),
-        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => Start::Refused(Refusal::Unable),
-        _ => Start::NoProgram(126),
-    })?;
-    let receiver = |end: Option<std::os::fd::OwnedFd>| {
-        end.and_then(|end| pipe::Receiver::from_owned_fd(end).ok()).ok_or(Start::Refused(Refusal::Unable))
-    };
-    Ok(Started {
-        pid: Pid::from_child(&child),
-        stdout: receiver(child.stdout.take().map(Into::into))?,
-        stderr: receiver(child.stderr.take().map(Into::into))?,
-    })
 }
 
 async fn stand_over(
@@ -158,14 +134,15 @@ async fn stand_over(
     let output = Arc::new(output);
     let over = CancellationToken::new();
     let mut pumps = JoinSet::new();
-    pumps.spawn(pump(child.stdout, STDOUT, Arc::clone(&output), over.clone()));
-    pumps.spawn(pump(child.stderr, STDERR, Arc::clone(&output), over.clone()));
+    let Started { pid, stdout, stderr, mut inside } = child;
+    pumps.spawn(pump(stdout, STDOUT, Arc::clone(&output), over.clone()));
+    pumps.spawn(pump(stderr, STDERR, Arc::clone(&output), over.clone()));
     // If the server is gone already, its end of the control pipe says so too.
     let _ = output.say(&Frame::Started).await;
 
     let (mut end, mut killed) = tokio::select! {
         biased;
-        status = main_ends(child.pid, &mut child_ends) => (end_of(status), false),
+        end = command_ends(pid, inside.as_mut(), &mut child_ends) => (end, false),
         () = orders.kill() => (ExecEnd::Cancelled, true),
         () = sleep_until(deadline) => (ExecEnd::TimedOut, true),
     };
@@ -241,6 +218,25 @@ fn reap() -> Reaped {
             }
             Err(rustix::io::Errno::INTR) => {}
             Err(_) => return reaped,
+        }
+    }
+}
+
+/// How the command ended: the shim's own child, or the one that the shim inside tells of.
+async fn command_ends(child: Pid, inside: Option<&mut Inside>, child_ends: &mut Signal) -> ExecEnd {
+    let Some(inside) = inside else { return end_of(main_ends(child, child_ends).await) };
+    match inside.hear().await {
+        Some(Word::Ended { status, alone }) => {
+            if alone {
+                // What stood around it is about to be over too, and nothing lingers.
+                all_end(child_ends).await;
+            }
+            end_of(ExitStatus::from_raw(status))
+        }
+        // Somebody killed the shim inside, and with it everything.
+        _ => {
+            all_end(child_ends).await;
+            ExecEnd::Signaled(9)
         }
     }
 }

@@ -30,14 +30,23 @@ pub(super) struct Order {
     pub(super) id: Uuid,
     /// The grant it was admitted under.
     pub(super) grant_seq: i64,
-    /// The command, at least one element.
+    /// The program that stands between the command and the machine, with its arguments; none where nothing does.
+    pub(super) around: Option<Vec<String>>,
+    /// The command.
+    pub(super) task: Task,
+    /// Killed after this span.
+    pub(super) timeout_ms: u64,
+}
+
+/// A command.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Task {
+    /// Its words, at least one.
     pub(super) argv: Vec<String>,
     /// Its absolute working directory.
     pub(super) cwd: PathBuf,
     /// Its whole environment.
     pub(super) env: Vec<(String, String)>,
-    /// Killed after this span.
-    pub(super) timeout_ms: u64,
 }
 
 /// What a shim says.

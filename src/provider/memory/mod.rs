@@ -17,13 +17,13 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use self::tree::Tree;
-use self::world::{World, now};
+use self::world::{Kept, World, now};
 use super::faults::Verb;
 use super::stream::{self, from_bytes};
 use super::{
-    ByteStream, CaptureEffect, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, Lookup, Made,
-    Observation, OwnerTag, Presence, Provider, ProviderError, PutOptions, Result, Running, Snapshot, Snapshots, Spec, Takeover, Traits,
-    TreeRead, WriteMode,
+    ByteStream, CaptureEffect, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Kind, Listed, ListedSnapshot,
+    Lookup, Made, Observation, OwnerTag, Presence, Provider, ProviderError, PutOptions, Result, Running, Snapshot, Snapshots, Spec,
+    Takeover, Traits, TreeRead, WriteMode,
 };
 use crate::id;
 
@@ -277,9 +277,10 @@ impl Provider for Memory {
 
     async fn snapshot(&self, provider_ref: &str, id: Uuid) -> Result<Snapshot> {
         let mut world = self.enter(Verb::Snapshot);
-        let tree = world.object(provider_ref)?.tree.clone();
+        let object = world.object(provider_ref)?;
+        let kept = Kept { tree: object.tree.clone(), deployment: object.tag.deployment, created_at: now() };
         let snapshot_ref = format!("memory-snapshot-{id}");
-        world.snapshots.entry(snapshot_ref.clone()).or_insert(tree);
+        world.snapshots.entry(snapshot_ref.clone()).or_insert(kept);
         Ok(Snapshot { snapshot_ref, size_bytes: None, expires_at: None })
     }
 
@@ -288,14 +289,20 @@ impl Provider for Memory {
         if let Some(made) = world.find(tag) {
             return Ok(made);
         }
-        let tree = world.snapshots.get(snapshot_ref).cloned().ok_or_else(|| ProviderError::new(Kind::NotFound, "no such snapshot"))?;
-        Ok(world.make(tag, tree))
+        let kept = world.snapshots.get(snapshot_ref).cloned().ok_or_else(|| ProviderError::new(Kind::NotFound, "no such snapshot"))?;
+        Ok(world.make(tag, kept.tree))
     }
 
     async fn probe_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<bool> {
         let world = self.enter(Verb::ProbeSnapshot);
         world.bound_to(binding)?;
         Ok(world.snapshots.contains_key(snapshot_ref))
+    }
+
+    async fn list_snapshots(&self, deployment: Uuid) -> Result<Vec<ListedSnapshot>> {
+        let world = self.enter(Verb::ListSnapshots);
+        let ours = world.snapshots.iter().filter(|(_, kept)| kept.deployment == deployment);
+        Ok(ours.map(|(name, kept)| ListedSnapshot { snapshot_ref: name.clone(), created_at: Some(kept.created_at) }).collect())
     }
 
     async fn delete_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<Destroyed> {

@@ -30,12 +30,21 @@ pub(super) struct Process {
     pub(super) killed: CancellationToken,
 }
 
+/// The files of an object as they were.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) tree: Tree,
+    /// Whose object it was.
+    pub(super) deployment: Uuid,
+    pub(super) created_at: Time,
+}
+
 /// Everything there is, by ref.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) binding: String,
     pub(super) objects: BTreeMap<String, Object>,
-    pub(super) snapshots: BTreeMap<String, Tree>,
+    pub(super) snapshots: BTreeMap<String, Kept>,
 }
 
 impl World {

@@ -14,7 +14,7 @@ use crate::harness::{command, quick};
 async fn with_local(world: &World) -> Arc<Berth> {
     let root = world.path().join("local");
     std::fs::create_dir_all(&root).unwrap();
-    let local = Local::open(&LocalSettings { root, shim: env!("CARGO_BIN_EXE_berth").into() }).unwrap();
+    let local = Local::open(&LocalSettings::new(root, env!("CARGO_BIN_EXE_berth").into())).unwrap();
     let providers = Registry::new(vec![Arc::new(world.faults.clone()), Arc::new(local)]).unwrap();
     let store = Store::connect(&world.url, 4).await.unwrap();
     let blobs = Blobs::open(&format!("file:{}", world.path().join("archives").display())).unwrap();

@@ -16,6 +16,18 @@ async fn snapshot(world: &World, lease: &LeaseView) -> Checkpoint {
     capture_at(&world.berth, world, lease, wanted).await.unwrap()
 }
 
+/// A snapshot that was given up, whose deletion was confirmed, and which then came to be.
+async fn snapshot_again_after_its_end(world: &World, lease: &LeaseView) -> String {
+    let wanted = Capture { kind: Some(Kind::ProviderNative), attach: false, ..wish(lease) };
+    let loose = capture_at(&world.berth, world, lease, wanted).await.unwrap();
+    ops::collect::delete(&world.berth, &world.caller, loose.sandbox_id, loose.id).await.unwrap();
+    assert_eq!(ops::collect::delete_artifacts(&world.berth).await.unwrap(), 1);
+    let name = loose.provider_ref.unwrap();
+    let id = name.strip_prefix("memory-snapshot-").unwrap().parse().unwrap();
+    assert_eq!(world.memory.snapshot(&world.provider_ref(lease).await, id).await.unwrap().snapshot_ref, name);
+    name
+}
+
 both! {
     async fn a_snapshot_is_a_checkpoint_like_any_other(world) {
         let lease = world.acquire("run", "s").await.unwrap();
@@ -114,6 +126,56 @@ both! {
         capturing.await.unwrap().expect_err("its claim is gone");
         until("the dead server's call is over", async || world.berth.work.under_way() == 0).await;
         assert_eq!(current(&world, &lease).await.map(|c| c.id), None);
+    }
+
+    async fn a_snapshot_that_no_row_names_is_swept_after_its_grace(world) {
+        let lease = world.acquire("run", "s").await.unwrap();
+        let kept = snapshot(&world, &lease).await.provider_ref.unwrap();
+        let gone = snapshot_again_after_its_end(&world, &lease).await;
+        let sweep = async |dry_run| {
+            let report = ops::sweep::pass(&world.berth, dry_run).await.unwrap();
+            report.items.into_iter().map(|item| (item.kind, item.provider_ref, item.action, item.reason)).collect::<Vec<_>>()
+        };
+        let told = |action, reason| [("snapshot", Some(gone.clone()), action, reason)];
+        assert_eq!(sweep(false).await, told("skipped", "younger_than_the_grace"));
+        world.advance(Duration::from_secs(121));
+        assert_eq!(sweep(true).await, told("would_destroy", "no_row_names_it"));
+        // Unknown is not absent, and not ours to end.
+        world.faults.next(Verb::ListSnapshots, Fault::FailBefore(Failure::Transient));
+        assert_eq!(sweep(false).await, [("snapshot", None, "skipped", "inventory_unknown")]);
+        world.faults.next(Verb::DeleteSnapshot, Fault::FailBefore(Failure::Transient));
+        assert_eq!(sweep(false).await, told("skipped", "the_provider_failed"));
+        // A row that comes to name it while the pass is under way keeps it.
+        let mut stuck = world.faults.hang_after(Verb::ListSnapshots);
+        let berth = world.berth.clone();
+        let passing = tokio::spawn(async move { ops::sweep::pass(&berth, false).await.unwrap().owned });
+        stuck.reached().await;
+        world.execute("UPDATE artifact SET status = 'stored' WHERE status = 'deleted'").await;
+        stuck.release();
+        assert_eq!((passing.await.unwrap(), world.memory.snapshots().len()), (3, 2), "the sandbox and both snapshots");
+        let back = "UPDATE artifact SET status = 'deleted' WHERE NOT EXISTS (SELECT 1 FROM checkpoint k WHERE k.artifact_id = artifact.id)";
+        world.execute(back).await;
+        // The account was exchanged between the list and the deletion.
+        let mut stuck = world.faults.hang_after(Verb::ListSnapshots);
+        let berth = world.berth.clone();
+        let passing = tokio::spawn(async move { ops::sweep::pass(&berth, false).await.unwrap() });
+        stuck.reached().await;
+        world.memory.rebind();
+        stuck.release();
+        assert_eq!((passing.await.unwrap().errors, world.memory.snapshots().len()), (1, 2));
+        assert_eq!(sweep(false).await, told("destroyed", "no_row_names_it"));
+        assert_eq!(world.memory.snapshots(), [kept]);
+    }
+
+    async fn one_pass_deletes_at_most_fifty_snapshots(world) {
+        let lease = world.acquire("run", "s").await.unwrap();
+        for _ in 0..=ops::sweep::MOST_KILLS {
+            world.memory.snapshot(&world.provider_ref(&lease).await, Uuid::now_v7()).await.unwrap();
+        }
+        world.advance(Duration::from_secs(121));
+        let report = ops::sweep::pass(&world.berth, false).await.unwrap();
+        assert_eq!((report.orphaned, report.terminated), (51, 50));
+        assert_eq!(ops::sweep::pass(&world.berth, false).await.unwrap().terminated, 1);
     }
 
     async fn a_lost_answer_is_asked_for_again_under_the_same_name(world) {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use berth::id;
 use berth::provider::conformance::{Commands, Subject};
-use berth::provider::docker::{Address, Ceilings, Docker, DockerSettings, Seal};
-use berth::provider::{Provider, Spec};
+use berth::provider::docker::{Address, Ceilings, Certificates, Docker, DockerSettings, Seal};
+use berth::provider::{Provider, Result, Spec};
 use serde_json::{Value, json};
 
 /// A small image with a shell and the usual programs.
@@ -48,7 +48,7 @@ impl Place {
     pub fn at(host: &str, config: Value) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let scratch = tempfile::tempdir().unwrap();
-        let provider = open(host, scratch.path().to_owned(), id::new().as_bytes());
+        let provider = open(host, None, scratch.path().to_owned(), id::new().as_bytes());
         Self { provider, spec: Spec { config, workspace_path: None }, scratch }
     }
 
@@ -62,15 +62,19 @@ impl Place {
     }
 }
 
-pub fn open(host: &str, scratch: std::path::PathBuf, key: &[u8]) -> Docker {
+pub fn open(host: &str, certificates: Option<Certificates>, scratch: std::path::PathBuf, key: &[u8]) -> Docker {
+    try_open(host, certificates, scratch, key).unwrap()
+}
+
+pub fn try_open(host: &str, certificates: Option<Certificates>, scratch: std::path::PathBuf, key: &[u8]) -> Result<Docker> {
     let settings = DockerSettings {
         address: Address::parse(host).unwrap(),
-        certificates: None,
+        certificates,
         ceilings: Ceilings::default(),
         scratch,
         seal: Seal::of(key),
     };
-    Docker::open(settings).unwrap()
+    Docker::open(settings)
 }
 
 /// The same, as everything above a provider knows it.
@@ -89,4 +93,21 @@ pub fn import(name: &str, fill: impl FnOnce(&std::path::Path)) -> String {
     said(&["import", tar.to_str().unwrap(), &tag]);
     std::fs::remove_file(tar).unwrap();
     tag
+}
+
+/// Makes an image say that it is for another processor than it is.
+pub fn make_foreign(image: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let tar = dir.path().join("image.tar");
+    said(&["save", "-o", tar.to_str().unwrap(), image]);
+    let (this, other) = if cfg!(target_arch = "aarch64") { ("arm64", "amd64") } else { ("amd64", "arm64") };
+    // Of one length, so that the tar stays whole.
+    let [from, to] = [this, other].map(|processor| format!("\"architecture\":\"{processor}\""));
+    let mut saved = std::fs::read(&tar).unwrap();
+    let places: Vec<usize> = saved.windows(from.len()).enumerate().filter(|(_, part)| *part == from.as_bytes()).map(|(at, _)| at).collect();
+    for at in places {
+        saved[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+    std::fs::write(&tar, saved).unwrap();
+    said(&["load", "-i", tar.to_str().unwrap()]);
 }

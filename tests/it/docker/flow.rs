@@ -6,6 +6,7 @@ use berth::error::{Code, Error};
 use berth::model::instance::Status;
 use berth::ops::view::LeaseView;
 use berth::ops::{self, Settings};
+use berth::provider::Provider;
 use berth::provider::memory::Memory;
 use serde_json::json;
 
@@ -174,4 +175,39 @@ async fn a_stream_that_is_cut_proves_nothing_and_its_command_ends() {
     assert!(hung.elapsed() < Duration::from_secs(8), "{:?}", hung.elapsed());
     proxy.set(Fault::None);
     sandbox.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_that_no_row_names_is_swept_and_nothing_else() {
+    let place = Place::new();
+    let world = world(&place).await;
+    let lease = acquire(&world, "one", "a").await;
+    let wanted = ops::input::Capture {
+        carried: carried(&lease),
+        kind: Some(berth::model::checkpoint::Kind::ProviderNative),
+        attach: true,
+        source_turn_id: None,
+        source_tool_call_id: None,
+        waiting: ops::input::Waiting::default(),
+    };
+    let (saved, _) = ops::capture::capture(&world.berth, &world.caller, lease.lease.id, wanted).await.unwrap();
+    let kept = saved.provider_ref.unwrap();
+    let container = world.provider_ref(&lease).await;
+    let orphan = place.provider.snapshot(&container, berth::id::new()).await.unwrap().snapshot_ref;
+    // Another name of it, and an image that took the labels of one of ours along.
+    let (other, travelled) = (format!("other:{}", lease.lease.id), format!("berth-snapshot:{}", berth::id::new()));
+    said(&["tag", &orphan, &other]);
+    said(&["tag", &kept, &travelled]);
+    world.advance(Duration::from_secs(121));
+    let report = ops::sweep::pass(&world.berth, false).await.unwrap();
+    let told: Vec<_> = report.items.iter().map(|item| (item.kind, item.provider_ref.as_deref(), item.action)).collect();
+    assert_eq!(told, [("snapshot", Some(orphan.as_str()), "destroyed")]);
+    let images = said(&["images", "--format", "{{.Repository}}:{{.Tag}}"]);
+    for (image, there) in [(&kept, true), (&orphan, false), (&other, true), (&travelled, true)] {
+        assert_eq!(images.lines().any(|line| line == image), there, "{image}: {images}");
+    }
+    world.delete(&lease).await.unwrap();
+    at_rest(&world).await;
+    said(&["rmi", &other, &travelled]);
+    place.provider.delete_snapshot(&place.provider.binding().await.unwrap(), &kept).await.unwrap();
 }

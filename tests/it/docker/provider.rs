@@ -12,7 +12,7 @@ use berth::provider::stream::from_bytes;
 use berth::provider::{ExecEnd, ExecEvent, ExecSpec, Kind, LocalSettings, Observation, Presence, Provider, Spec, WORKSPACE, WriteMode};
 use serde_json::json;
 
-use super::engine::{IMAGE, Place, docker, import, said};
+use super::engine::{IMAGE, Place, docker, import, make_foreign, said};
 
 fn sh(script: &str) -> Vec<String> {
     ["sh", "-c", script].map(str::to_owned).to_vec()
@@ -177,12 +177,27 @@ async fn a_command_that_takes_too_much_memory_is_told_so() {
     sandbox.end().await;
 }
 
+/// The head of a program for a processor that this machine has not: 64-bit SPARC.
+const FOREIGN_PROGRAM: [u8; 64] = {
+    let mut elf = [0; 64];
+    let head = *b"\x7fELF\x02\x02\x01\0\0\0\0\0\0\0\0\0\0\x02\0\x2b\0\0\0\x01";
+    let mut at = 0;
+    while at < head.len() {
+        elf[at] = head[at];
+        at += 1;
+    }
+    elf
+};
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn images_that_cannot_be_used_leave_nothing_behind() {
-    let shell_less = import("shell-less", |root| {
-        std::fs::create_dir(root.join("bin")).unwrap();
-        std::fs::copy("/bin/busybox", root.join("bin/true")).unwrap();
-    });
+    let busybox_as = |name: &'static str| {
+        move |root: &std::path::Path| {
+            std::fs::create_dir(root.join("bin")).unwrap();
+            std::fs::copy("/bin/busybox", root.join("bin").join(name)).unwrap();
+        }
+    };
+    let (shell_less, with_shell) = (import("shell-less", busybox_as("true")), busybox_as("sh"));
     for (image, kind) in [(shell_less.as_str(), Kind::Invalid), ("berth-no-such-image:1", Kind::NoImage)] {
         let place = Place::with(json!({ "image": image }));
         let tag = tag();
@@ -190,10 +205,31 @@ async fn images_that_cannot_be_used_leave_nothing_behind() {
         assert_eq!(refused.kind, kind, "{image}: {refused}");
         assert_eq!(place.provider.find(&tag).await.unwrap(), None);
     }
-    let foreign = import("foreign", |_| {});
+    // Told before a container is made of it, by what the image says of itself.
+    let foreign = import("foreign", with_shell);
+    make_foreign(&foreign);
     let place = Place::with(json!({ "image": foreign }));
-    // An image of nothing at all has no shell either, whatever its processor.
-    assert_eq!(place.provider.ensure(&place.spec, &tag()).await.unwrap_err().kind, Kind::Invalid);
+    let of_it = tag();
+    let refused = place.provider.ensure(&place.spec, &of_it).await.unwrap_err();
+    assert_eq!((refused.kind, refused.message.contains("another processor")), (Kind::Invalid, true), "{refused}");
+    assert_eq!(place.provider.find(&of_it).await.unwrap(), None);
+    // And one that only says it is for this processor: its shell does not start.
+    let liar = import("liar", |root| {
+        std::fs::create_dir(root.join("bin")).unwrap();
+        std::fs::write(root.join("bin/sh"), FOREIGN_PROGRAM).unwrap();
+        std::fs::set_permissions(root.join("bin/sh"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    });
+    let place = Place::with(json!({ "image": liar }));
+    let of_it = tag();
+    match place.provider.ensure(&place.spec, &of_it).await {
+        Err(refused) => assert_eq!(refused.kind, Kind::Invalid, "{refused}"),
+        Ok(made) => {
+            let ran = place.provider.exec(&made.provider_ref, command(sh("true"))).await;
+            assert!(matches!(ran.err().map(|e| e.kind), Some(Kind::Invalid | Kind::Refused)));
+            place.provider.destroy(&made.provider_ref).await.unwrap();
+        }
+    }
+    assert_eq!(place.provider.find(&of_it).await.unwrap(), None);
     let bad_command = Place::with(json!({ "image": IMAGE, "command": ["/no/such/program"] }));
     let made = bad_command.provider.ensure(&bad_command.spec, &tag()).await;
     if let Ok(made) = made {
@@ -205,7 +241,7 @@ async fn images_that_cannot_be_used_leave_nothing_behind() {
 async fn the_same_tree_has_the_same_digest_as_on_this_machine() {
     let place = Place::new();
     let root = tempfile::tempdir().unwrap();
-    let settings = LocalSettings { root: root.path().to_owned(), shim: env!("CARGO_BIN_EXE_berth").into() };
+    let settings = LocalSettings::new(root.path().to_owned(), env!("CARGO_BIN_EXE_berth").into());
     let local = Local::open(&settings).unwrap();
     let empty = Spec { config: json!({}), workspace_path: None };
     let there = local.ensure(&empty, &tag()).await.unwrap().provider_ref;

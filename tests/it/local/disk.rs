@@ -8,11 +8,20 @@ use berth::provider::local::Local;
 use berth::provider::stream::{from_bytes, read_all};
 use berth::provider::{Destroyed, ExecEnd, Kind, Observation, OwnerTag, Presence, Provider, PutOptions, WORKSPACE, WriteMode};
 
-use super::{Place, settings, sh};
+use super::{Place, sh};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn links_made_by_commands_lead_nowhere_else() {
-    let place = Place::new();
+in_both_modes!(
+    links_made_by_commands_lead_nowhere_else
+    read_only_trees_are_destroyed
+    a_place_that_is_away_proves_nothing
+    a_new_server_finds_everything_again
+    an_instance_belongs_to_its_owner
+    what_an_earlier_destroy_left_is_removed_by_the_next
+    nothing_is_captured_but_the_workspace
+    what_a_dead_attempt_left_half_made_goes_with_the_next_one_or_the_search
+);
+
+async fn links_made_by_commands_lead_nowhere_else(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let script = "ln -s /etc x; ln -s ../.. up; mkdir d; ln -s ../x d/y; mkfifo pipe; printf safe > f; ln -s f in";
     assert_eq!(sandbox.run(command(sh(script))).await.exit.end, ExecEnd::Exited(0));
@@ -37,9 +46,7 @@ async fn links_made_by_commands_lead_nowhere_else() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn read_only_trees_are_destroyed() {
-    let place = Place::new();
+async fn read_only_trees_are_destroyed(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let script = "mkdir -p a/b/c keep; echo x > a/b/c/f; echo x > keep/f; chmod 555 a/b/c a/b a; chmod 000 keep";
     assert_eq!(sandbox.run(command(sh(script))).await.exit.end, ExecEnd::Exited(0));
@@ -52,9 +59,7 @@ async fn read_only_trees_are_destroyed() {
     assert_eq!((place.left_in("instances"), place.left_in("trash")), (0, 0));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_that_is_away_proves_nothing() {
-    let place = Place::new();
+async fn a_place_that_is_away_proves_nothing(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let name = sandbox.name.clone();
     let binding = place.provider.binding().await.unwrap();
@@ -88,14 +93,12 @@ async fn a_place_that_is_away_proves_nothing() {
     assert_eq!(place.provider.observe(&binding, &name).await, Observation::Absent);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_server_finds_everything_again() {
-    let place = Place::new();
+async fn a_new_server_finds_everything_again(place: Place) {
     let sandbox = place.subject().sandbox().await;
     sandbox.put("file", b"content").await;
     place.provider.fence(&sandbox.name, 7).await.unwrap();
     place.provider.stop(&sandbox.name).await.unwrap();
-    let again = Local::open(&settings(place.root.path().to_owned())).unwrap();
+    let again = Local::open(&place.settings()).unwrap();
     let binding = again.binding().await.unwrap();
     assert_eq!(binding, place.provider.binding().await.unwrap());
     assert_eq!(again.observe(&binding, &sandbox.name).await, Observation::Present(Presence::Stopped));
@@ -108,9 +111,7 @@ async fn a_new_server_finds_everything_again() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_belongs_to_its_owner() {
-    let place = Place::new();
+async fn an_instance_belongs_to_its_owner(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let thief = OwnerTag { instance: sandbox.tag.instance, ..tag() };
     assert_eq!(place.provider.ensure(&place.spec, &thief).await.unwrap_err().kind, Kind::Refused);
@@ -122,9 +123,7 @@ async fn an_instance_belongs_to_its_owner() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_earlier_destroy_left_is_removed_by_the_next() {
-    let place = Place::new();
+async fn what_an_earlier_destroy_left_is_removed_by_the_next(place: Place) {
     let name = berth::id::new().to_string();
     for half in ["trash", "making"] {
         fs::create_dir_all(place.root.path().join(half).join(format!("{name}.x/workspace/deep"))).unwrap();
@@ -134,9 +133,7 @@ async fn what_an_earlier_destroy_left_is_removed_by_the_next() {
     assert_eq!((place.left_in("trash"), place.left_in("making")), (1, 0));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_captured_but_the_workspace() {
-    let place = Place::new();
+async fn nothing_is_captured_but_the_workspace(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let script = "echo x > \"$TMPDIR/scratch\"; echo x > file; chmod 4755 file";
     assert_eq!(sandbox.run(command(sh(script))).await.exit.end, ExecEnd::Exited(0));
@@ -149,9 +146,7 @@ async fn nothing_is_captured_but_the_workspace() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_dead_attempt_left_half_made_goes_with_the_next_one_or_the_search() {
-    let place = Place::new();
+async fn what_a_dead_attempt_left_half_made_goes_with_the_next_one_or_the_search(place: Place) {
     let left_by_a_dead_attempt = |tag: &OwnerTag| {
         let half = place.root.path().join("making").join(format!("{}.{}", tag.instance, berth::id::new()));
         fs::create_dir_all(half.join("workspace")).unwrap();

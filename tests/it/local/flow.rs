@@ -5,6 +5,13 @@ use berth::provider::{ExecEnd, ExecEvent, Provider};
 
 use super::{Place, eventually, sh};
 
+in_both_modes!(
+    a_slow_reader_slows_the_command_and_fills_no_memory
+    what_was_written_before_the_end_is_all_delivered
+    a_fence_waits_for_no_reader
+    input_to_a_command_that_does_not_read_waits
+);
+
 /// A field of `/proc/<pid>/status`, in KiB.
 fn kib(pid: &str, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -12,10 +19,8 @@ fn kib(pid: &str, field: &str) -> u64 {
     line.trim_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_reader_slows_the_command_and_fills_no_memory() {
+async fn a_slow_reader_slows_the_command_and_fills_no_memory(place: Place) {
     const MIB: usize = 1 << 20;
-    let place = Place::new();
     let sandbox = place.subject().sandbox().await;
     let script = "i=0; while [ $i -lt 100 ]; do head -c 1048576 /dev/zero; i=$((i+1)); echo $i > progress; done";
     let mut running = sandbox.start(command(sh(script))).await;
@@ -62,9 +67,7 @@ async fn a_slow_reader_slows_the_command_and_fills_no_memory() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_written_before_the_end_is_all_delivered() {
-    let place = Place::new();
+async fn what_was_written_before_the_end_is_all_delivered(place: Place) {
     let sandbox = place.subject().sandbox().await;
     // More than the queues hold and less than the pipe: all of it is there, unread, when the command ends.
     let mut running = sandbox.start(command(sh("head -c 60000 /dev/zero; head -c 30000 /dev/zero >&2; : > done"))).await;
@@ -82,9 +85,7 @@ async fn what_was_written_before_the_end_is_all_delivered() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fence_waits_for_no_reader() {
-    let place = Place::new();
+async fn a_fence_waits_for_no_reader(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let running = sandbox.start(command(sh("cat /dev/zero & cat /dev/zero"))).await;
     bounded(place.provider.fence(&sandbox.name, 2)).await.unwrap();
@@ -93,9 +94,7 @@ async fn a_fence_waits_for_no_reader() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn input_to_a_command_that_does_not_read_waits() {
-    let place = Place::new();
+async fn input_to_a_command_that_does_not_read_waits(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let running = sandbox.start(command(sh("sleep 60"))).await;
     let mut sent = 0;

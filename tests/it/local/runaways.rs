@@ -5,9 +5,23 @@ use std::time::Duration;
 
 use berth::provider::conformance::{Sandbox, bounded, command, outcome};
 use berth::provider::local::Local;
-use berth::provider::{ExecEnd, ExecEvent, ExecSpec, Kind, Provider, Running, Spec};
+use berth::provider::{ExecEnd, ExecEvent, ExecSpec, Kind, Provider, Running, Spec, Wish};
 
 use super::{Mark, Place, eventually, settings, sh};
+
+in_both_modes!(
+    what_lingers_lives_as_long_as_the_provider
+    a_time_out_and_a_cancel_answer_only_when_the_tree_is_dead
+    fence_stop_and_destroy_answer_only_when_the_tree_is_dead
+    whoever_leaves_takes_the_tree_along
+    a_killed_server_leaves_nothing
+    stopping_its_own_shim_stops_no_end
+    stopping_its_own_shim_stops_no_fence
+    processes_that_renew_themselves_are_caught
+    after_a_fence_nothing_of_a_lower_grant_runs
+    an_operation_starts_once
+    commands_get_a_clean_environment
+);
 
 /// Leaves its group, its session, its parents and its environment, ignores signals, and waits.
 fn runaway(mark: &Mark) -> Vec<String> {
@@ -29,9 +43,7 @@ async fn started(sandbox: &Sandbox<'_>, mark: &Mark, timeout: Duration) -> Runni
 
 const LONG: Duration = Duration::from_mins(1);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_time_out_and_a_cancel_answer_only_when_the_tree_is_dead() {
-    let place = Place::new();
+async fn a_time_out_and_a_cancel_answer_only_when_the_tree_is_dead(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let mark = Mark::new();
     let running = started(&sandbox, &mark, Duration::from_secs(6)).await;
@@ -44,9 +56,7 @@ async fn a_time_out_and_a_cancel_answer_only_when_the_tree_is_dead() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fence_stop_and_destroy_answer_only_when_the_tree_is_dead() {
-    let place = Place::new();
+async fn fence_stop_and_destroy_answer_only_when_the_tree_is_dead(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let mark = Mark::new();
     let running = started(&sandbox, &mark, LONG).await;
@@ -68,9 +78,7 @@ async fn fence_stop_and_destroy_answer_only_when_the_tree_is_dead() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_leaves_takes_the_tree_along() {
-    let place = Place::new();
+async fn whoever_leaves_takes_the_tree_along(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let mark = Mark::new();
     drop(started(&sandbox, &mark, LONG).await);
@@ -88,10 +96,8 @@ async fn whoever_leaves_takes_the_tree_along() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_lingers_lives_as_long_as_the_provider() {
-    let Place { provider, spec, root } = Place::new();
-    let place = Place { provider, spec, root };
+async fn what_lingers_lives_as_long_as_the_provider(place: Place) {
+    let settings = place.settings();
     let sandbox = place.subject().sandbox().await;
     let mark = Mark::new();
     let script = sh(&format!("echo started; sleep {} & exit 3", mark.0));
@@ -104,7 +110,7 @@ async fn what_lingers_lives_as_long_as_the_provider() {
     let Place { provider, root, .. } = place;
     drop(provider);
     mark.disappears().await;
-    let again = Local::open(&settings(root.path().to_owned())).unwrap();
+    let again = Local::open(&settings).unwrap();
     eventually(|| std::fs::read_dir(root.path().join("instances").join(&name).join("run")).unwrap().count() == 0, "a registration stays")
         .await;
     assert_eq!(again.processes(&name).await.unwrap(), 0);
@@ -114,7 +120,8 @@ async fn what_lingers_lives_as_long_as_the_provider() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn be_a_server() {
     let (Ok(root), Ok(name), Ok(span)) = (std::env::var("IT_ROOT"), std::env::var("IT_NAME"), std::env::var("IT_SPAN")) else { return };
-    let provider = Local::open(&settings(root.into())).unwrap();
+    let wish = if std::env::var("IT_BUBBLEWRAP").is_ok() { Wish::Always } else { Wish::Never };
+    let provider = Local::open(&settings(root.into(), wish)).unwrap();
     let mut commands = Vec::new();
     for _ in 0..3 {
         commands.push(provider.exec(&name, command(runaway(&Mark(span.clone())))).await.unwrap());
@@ -124,14 +131,13 @@ async fn be_a_server() {
     tokio::time::sleep(LONG).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_leaves_nothing() {
-    let place = Place::new();
+async fn a_killed_server_leaves_nothing(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let mark = Mark::new();
     let mut server = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "local::runaways::be_a_server"])
         .envs([("IT_ROOT", place.root.path().to_str().unwrap()), ("IT_NAME", &sandbox.name), ("IT_SPAN", &mark.0)])
+        .envs((place.wish == Wish::Always).then_some(("IT_BUBBLEWRAP", "1")))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -144,9 +150,10 @@ async fn a_killed_server_leaves_nothing() {
     sandbox.end().await;
 }
 
+/// Where nothing stands between the command and its shim; elsewhere it does not come that far.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killing_its_own_shim_frees_nothing() {
-    let place = Place::new();
+    let place = Place::new(Wish::Never);
     let sandbox = place.subject().sandbox().await;
     let mark = Mark::new();
     let span = &mark.0;
@@ -167,9 +174,7 @@ async fn killing_its_own_shim_frees_nothing() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stopping_its_own_shim_stops_no_end() {
-    let place = Place::new();
+async fn stopping_its_own_shim_stops_no_end(place: Place) {
     let sandbox = place.subject().sandbox().await;
     for way in ["time-out", "cancel", "drop"] {
         let mark = Mark::new();
@@ -193,9 +198,7 @@ async fn stopping_its_own_shim_stops_no_end() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stopping_its_own_shim_stops_no_fence() {
-    let place = Place::new();
+async fn stopping_its_own_shim_stops_no_fence(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let mark = Mark::new();
     let script = format!("(while :; do kill -STOP $PPID 2>/dev/null; done) & kill -STOP $PPID; sleep {}", mark.0);
@@ -211,9 +214,7 @@ async fn stopping_its_own_shim_stops_no_fence() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_that_renew_themselves_are_caught() {
-    let place = Place::new();
+async fn processes_that_renew_themselves_are_caught(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let mark = Mark::new();
     // Each generation forks the next one and ends; the mark is on the shell's own command line.
@@ -226,12 +227,15 @@ async fn processes_that_renew_themselves_are_caught() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_fence_nothing_of_a_lower_grant_runs() {
-    let place = Place::new();
+async fn after_a_fence_nothing_of_a_lower_grant_runs(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let (mut fenced, mut killed) = (0, 0);
-    for round in 1..=120_i64 {
+    // From its beginning to well after it, however long a start takes on this machine today.
+    let begun = std::time::Instant::now();
+    outcome(sandbox.start(command(sh("true"))).await).await;
+    let step = begun.elapsed() / 8;
+    for round in 1..=120_u32 {
+        let (moment, round) = (round % 12, i64::from(round));
         let mark = Mark::new();
         let start = place.provider.exec(&sandbox.name, ExecSpec { grant_seq: round, ..command(sh(&format!("exec sleep {}", mark.0))) });
         let fence = async {
@@ -239,7 +243,7 @@ async fn after_a_fence_nothing_of_a_lower_grant_runs() {
             for _ in 0..round % 30 {
                 tokio::task::yield_now().await;
             }
-            std::thread::sleep(Duration::from_micros(u64::try_from(round % 12).unwrap() * 400));
+            tokio::time::sleep(step * moment).await;
             bounded(place.provider.fence(&sandbox.name, round + 1)).await.unwrap();
             assert_eq!(mark.alive(), 0, "when the fence answers, round {round}");
         };
@@ -260,9 +264,7 @@ async fn after_a_fence_nothing_of_a_lower_grant_runs() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operation_starts_once() {
-    let place = Place::new();
+async fn an_operation_starts_once(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let spec = command(sh("sleep 60"));
     let running = sandbox.start(spec.clone()).await;
@@ -273,9 +275,7 @@ async fn an_operation_starts_once() {
     sandbox.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_get_a_clean_environment() {
-    let place = Place::new();
+async fn commands_get_a_clean_environment(place: Place) {
     let spec = Spec { config: serde_json::json!({ "env": { "CONFIGURED": "1", "LANG": "C" } }), workspace_path: None };
     let sandbox = berth::provider::conformance::Subject { spec: &spec, ..place.subject() }.sandbox().await;
     let asked = ExecSpec { env: vec![("BERTH_EXEC_ID".to_owned(), "mine".to_owned())], ..command(vec!["env".to_owned()]) };
