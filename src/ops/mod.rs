@@ -54,6 +54,7 @@ pub mod resume;
 pub mod retain;
 pub mod rollback;
 pub mod sandbox;
+pub mod secrets;
 pub mod streams;
 pub mod succeed;
 pub mod sweep;
@@ -106,6 +107,8 @@ pub struct Settings {
     pub rate_limit_per_second: u32,
     /// How many of them at once, after a rest.
     pub rate_limit_burst: u32,
+    /// What secrets are sealed with; without it this server neither stores nor opens any.
+    pub secret_key: Option<crate::model::secret::Key>,
 }
 
 impl Default for Settings {
@@ -122,6 +125,7 @@ impl Default for Settings {
             reaper_period: Duration::from_secs(5),
             rate_limit_per_second: 5_000,
             rate_limit_burst: 10_000,
+            secret_key: None,
         }
     }
 }

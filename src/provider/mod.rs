@@ -8,6 +8,8 @@ pub mod faults;
 pub mod local;
 pub mod memory;
 pub mod registry;
+pub mod resolved;
+pub mod schema;
 pub mod stream;
 
 use std::path::PathBuf;
@@ -23,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use error::{Kind, ProviderError};
+pub use resolved::ResolvedConfig;
 
 use crate::clock::Time;
 
@@ -49,8 +52,8 @@ pub struct OwnerTag {
 /// What to make: the recorded configuration of the ledger row, secrets resolved for this one call.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// Checked against `config_schema` before.
-    pub config: serde_json::Value,
+    /// Checked against `config_schema` before, with the secrets' values in it.
+    pub config: ResolvedConfig,
     /// The configured workspace path, if the environment has one.
     pub workspace_path: Option<String>,
 }

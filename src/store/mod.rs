@@ -22,6 +22,7 @@ pub mod operation;
 pub mod organization;
 pub mod page;
 pub mod sandbox;
+pub mod secret;
 
 pub use backend::{Store, Tx};
 pub use claim::{ClaimKind, Claimed};

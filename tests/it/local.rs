@@ -28,7 +28,7 @@ impl Place {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let provider = Local::open(&settings(root.path().to_owned())).unwrap();
-        Self { provider, spec: Spec { config: serde_json::json!({}), workspace_path: None }, root }
+        Self { provider, spec: Spec { config: serde_json::json!({}).into(), workspace_path: None }, root }
     }
 
     fn subject(&self) -> Subject<'_> {

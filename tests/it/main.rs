@@ -33,5 +33,6 @@ mod release;
 mod renew_and_expiry;
 mod required;
 mod resume_and_provision;
+mod secrets;
 mod sync;
 mod walk;
