@@ -16,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::archive::Blobs;
 use crate::background;
-use crate::config::{Config, Hidden, LocalIsolation};
+use crate::config::{Config, Hidden, LocalIsolation, is_key};
 use crate::http;
+use crate::model::secret;
 use crate::ops::{self, Berth};
 use crate::provider::docker::{Address, Ceilings, Certificates, Docker, DockerSettings, Seal};
 use crate::provider::local::Local;
@@ -57,7 +58,7 @@ impl App {
         let (berth, lock) = open_berth(config).await?;
         let bootstrap = config.bootstrap_key.as_ref().map(Hidden::reveal);
         let made = ops::boot::first_start(&berth, bootstrap).await.map_err(|error| error.to_string())?;
-        let made_key = made.map(|key| keep_key(&config.data_dir, key)).transpose()?;
+        let made_key = made.map(|key| keep_key(&config.data_dir, "bootstrap.key", key)).transpose()?;
         let listener = listen(config.listen).await.map_err(|error| format!("BERTH_LISTEN {}: {error}", config.listen))?;
         let address = listener.local_addr().map_err(|error| format!("BERTH_LISTEN: {error}"))?;
         // Metrics are worth less than the service: a taken port is told and nothing more.
@@ -118,7 +119,8 @@ pub async fn open_berth(config: &Config) -> Result<(Arc<Berth>, Option<DataLock>
     let deployment = deployment.await.map_err(|error| format!("BERTH_DATABASE_URL: the deployment cannot be read: {error}"))?;
     let providers = providers(config, &Seal::of(&deployment.signing_key))?;
     let blobs = Blobs::open(config.archive_url.reveal()).map_err(|error| format!("BERTH_ARCHIVE_URL: {error}"))?;
-    let berth = Berth::open(store, providers, blobs, settings(config)).await.map_err(|error| error.to_string())?;
+    let settings = ops::Settings { secret_key: secret_key(config)?, ..settings(config) };
+    let berth = Berth::open(store, providers, blobs, settings).await.map_err(|error| error.to_string())?;
     Ok((berth, lock))
 }
 
@@ -129,6 +131,31 @@ pub async fn look(config: &Config, store: Store) -> Result<Arc<Berth>> {
     let providers = providers(config, &Seal::of(&deployment.signing_key))?;
     let blobs = Blobs::open(config.archive_url.reveal()).map_err(|error| format!("BERTH_ARCHIVE_URL: {error}"))?;
     Berth::beside(store, providers, blobs, settings(config)).await.map_err(|error| error.to_string())
+}
+
+/// What secrets are sealed with: what was set, else with the embedded database a key of its own, made once.
+fn secret_key(config: &Config) -> Result<Option<secret::Key>> {
+    if let Some(set) = &config.secret_key {
+        return Ok(Some(secret::Key::of(set.reveal())));
+    }
+    if !config.is_embedded() {
+        return Ok(None);
+    }
+    let path = config.data_dir.join("secret.key");
+    let mut text = match std::fs::read_to_string(&path) {
+        Ok(text) => text.trim().to_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+    };
+    // An empty file is what a start that died while it made the key leaves.
+    if text.is_empty() {
+        let made = ops::boot::random_text().map_err(|error| error.to_string())?;
+        (_, text) = keep_key(&config.data_dir, "secret.key", made)?;
+    }
+    if !is_key(&text) {
+        return Err(format!("{}: it must hold 32 to 255 visible ASCII characters", path.display()));
+    }
+    Ok(Some(secret::Key::of(&text)))
 }
 
 /// Opens the database as it is.
@@ -235,8 +262,8 @@ impl DataLock {
 }
 
 /// Writes a key that was made where only its owner can read it.
-fn keep_key(data_dir: &Path, key: String) -> Result<(PathBuf, String)> {
-    let path = data_dir.join("bootstrap.key");
+fn keep_key(data_dir: &Path, name: &str, key: String) -> Result<(PathBuf, String)> {
+    let path = data_dir.join(name);
     let write = || {
         let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&path)?;
         file.set_permissions(Permissions::from_mode(0o600))?;
@@ -263,7 +290,7 @@ mod tests {
     #[test]
     fn a_made_key_is_its_owners_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, _) = keep_key(dir.path(), "berth_sk_x".to_owned()).unwrap();
+        let (path, _) = keep_key(dir.path(), "bootstrap.key", "berth_sk_x".to_owned()).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_to_string(path).unwrap(), "berth_sk_x\n");
     }

@@ -84,6 +84,9 @@ pub struct Settings {
     /// The first key of an empty database, 32 to 255 visible ASCII characters [default: one is made and shown]
     #[arg(long, env = "BERTH_BOOTSTRAP_KEY", value_name = "KEY", hide_env_values = true)]
     pub bootstrap_key: Option<Hidden>,
+    /// What secrets are sealed with, 32 to 255 visible ASCII characters [default: with SQLite one is made, in `DATA_DIR/secret.key`]
+    #[arg(long, env = "BERTH_SECRET_KEY", value_name = "KEY", hide_env_values = true)]
+    pub secret_key: Option<Hidden>,
     /// Which providers may be used, separated by commas: local, docker, memory [default: local, and docker if its host is set]
     #[arg(long, env = "BERTH_PROVIDERS", value_name = "NAMES", value_delimiter = ',')]
     pub providers: Option<Vec<String>>,
@@ -166,6 +169,7 @@ impl Settings {
             database_max_connections,
             archive_url,
             bootstrap_key,
+            secret_key,
             providers,
             local_allow_remote,
             local_isolation,
@@ -214,6 +218,8 @@ pub struct Config {
     pub archive_url: Hidden,
     /// The first key of an empty database.
     pub bootstrap_key: Option<Hidden>,
+    /// What secrets are sealed with, if it is set.
+    pub secret_key: Option<Hidden>,
     /// Which providers may be used.
     pub providers: Vec<String>,
     /// Whether `local` may be served on an address others can reach.
@@ -296,6 +302,7 @@ impl Config {
             database_max_connections: settings.database_max_connections.unwrap_or(10),
             archive_url: settings.archive_url.unwrap_or_else(|| below("file", "archives")),
             bootstrap_key: settings.bootstrap_key,
+            secret_key: settings.secret_key,
             providers,
             local_allow_remote: settings.local_allow_remote.unwrap_or(false),
             local_isolation: settings.local_isolation.unwrap_or_default(),
@@ -336,10 +343,10 @@ impl Config {
             "BERTH_ARCHIVE_URL must begin with file:, or be s3://, gs:// or az:// with a bucket and a prefix",
         );
         demand(self.database_max_connections >= 2, "BERTH_DATABASE_MAX_CONNECTIONS must be at least 2");
-        demand(
-            self.bootstrap_key.as_ref().is_none_or(|key| is_bootstrap_key(key.reveal())),
-            "BERTH_BOOTSTRAP_KEY must have 32 to 255 visible ASCII characters",
-        );
+        for (name, key) in [("BERTH_BOOTSTRAP_KEY", &self.bootstrap_key), ("BERTH_SECRET_KEY", &self.secret_key)] {
+            let fits = key.as_ref().is_none_or(|key| is_key(key.reveal()));
+            demand(fits, &format!("{name} must have 32 to 255 visible ASCII characters"));
+        }
         demand(!self.providers.is_empty(), "BERTH_PROVIDERS must name at least one provider");
         for name in self.providers.iter().filter(|name| !PROVIDERS.contains(&name.as_str())) {
             demand(false, &format!("BERTH_PROVIDERS names {name}; known are {}", PROVIDERS.join(", ")));
@@ -387,7 +394,8 @@ impl Config {
     }
 }
 
-fn is_bootstrap_key(key: &str) -> bool {
+/// Whether a text will do as a key.
+pub fn is_key(key: &str) -> bool {
     (32..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic())
 }
 

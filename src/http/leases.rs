@@ -50,7 +50,7 @@ pub fn routes() -> OpenApiRouter<Http> {
         "lease_conflict", "lease_taken_over", "transition_in_progress", "capture_in_progress", "operations_in_progress",
         "configuration_conflict", "capture_failed", "checkpoint_integrity", "checkpoint_unavailable", "checkpoint_required",
         "environment_archived", "instance_not_running", "resume_failed", "resume_unavailable", "provider_expiry_unattested",
-        "idempotency_key_in_use", "idempotency_key_mismatch", "config_invalid", "capability_not_granted", "not_found", "quota_exceeded",
+        "idempotency_key_in_use", "idempotency_key_mismatch", "config_invalid", "secret_missing", "capability_not_granted", "not_found", "quota_exceeded",
         "orphan_unrecorded", "provider_error", "image_unavailable", "provider_unavailable", "provider_timeout", "draining", "storage_full"
     ]))))]
 async fn acquire(
@@ -206,7 +206,7 @@ fn gone(generation: i64, epoch: i64) -> Response {
         (status = 202, description = "The new instance is being made ready.", body = Lease)),
     extensions(("x-error-codes" = json!([
         "read_only_lease", "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation", "generation_required",
-        "transition_in_progress", "checkpoint_integrity", "checkpoint_unavailable", "quota_exceeded", "orphan_unrecorded",
+        "transition_in_progress", "checkpoint_integrity", "checkpoint_unavailable", "config_invalid", "secret_missing", "quota_exceeded", "orphan_unrecorded",
         "provider_error", "image_unavailable", "provider_unavailable", "provider_timeout", "storage_full", "idempotency_key_in_use",
         "idempotency_key_mismatch"
     ]))))]

@@ -34,6 +34,7 @@ mod range;
 mod replay;
 mod sandboxes;
 pub mod schema;
+mod secrets;
 mod service;
 mod sse;
 mod sync;
@@ -75,6 +76,7 @@ fn described() -> OpenApiRouter<Http> {
         .merge(environments::routes())
         .merge(instances::routes())
         .merge(events::routes())
+        .merge(secrets::routes())
         .merge(keys::routes())
         .merge(organizations::routes())
         .merge(service::routes())

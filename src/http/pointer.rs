@@ -114,7 +114,7 @@ async fn delete(State(berth): State<Arc<Berth>>, Authenticated(caller): Authenti
         (status = 200, description = "The lease at its new generation.", body = Lease),
         (status = 202, description = "The restore goes on; look again at `Location`.", body = Lease)),
     extensions(("x-error-codes" = json!(["read_only_lease", "lease_not_active", "lease_expired", "lease_taken_over", "stale_generation", "generation_required", "instance_lost",
-        "unsaved_changes", "capture_failed", "capture_in_progress", "operations_in_progress", "transition_in_progress", "checkpoint_integrity", "checkpoint_unavailable",
+        "unsaved_changes", "capture_failed", "capture_in_progress", "operations_in_progress", "transition_in_progress", "checkpoint_integrity", "checkpoint_unavailable", "config_invalid", "secret_missing",
         "provider_error", "provider_unavailable", "provider_timeout", "storage_full", "idempotency_key_in_use", "idempotency_key_mismatch"]))))]
 async fn restore(
     State(berth): State<Arc<Berth>>,

@@ -5,6 +5,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::scope::Scope;
+use super::secret::Pin;
 
 /// What goes into a fingerprint; run ids, times, host paths, lease defaults, quotas and the environment's version do not.
 #[derive(Debug)]
@@ -23,11 +24,13 @@ pub struct Ingredients<'a> {
     pub config: &'a Value,
     /// The configured workspace path, if any.
     pub workspace_path: Option<&'a str>,
+    /// What the configuration's references mean: versions, never values.
+    pub secrets: &'a [Pin],
 }
 
 /// `v1:sha256:<hex>` over canonical JSON.
 pub fn of(parts: &Ingredients<'_>) -> String {
-    let canonical = json!({
+    let mut canonical = json!({
         "config": parts.config,
         "environment": parts.environment,
         "harness": parts.harness,
@@ -36,6 +39,10 @@ pub fn of(parts: &Ingredients<'_>) -> String {
         "scope": parts.scope,
         "workspace_path": parts.workspace_path,
     });
+    if !parts.secrets.is_empty() {
+        let told = |pin: &Pin| json!([pin.reference.name, pin.reference.version, pin.means]);
+        canonical["secrets"] = parts.secrets.iter().map(told).collect();
+    }
     format!("v1:sha256:{}", hex::encode(Sha256::digest(canonical.to_string())))
 }
 
@@ -54,6 +61,7 @@ mod tests {
                 harness: None,
                 config,
                 workspace_path: None,
+                secrets: &[],
             })
         };
         let a: Value = serde_json::from_str(r#"{"x":1,"y":{"b":1,"a":2}}"#).unwrap();

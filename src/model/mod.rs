@@ -12,6 +12,7 @@ pub mod operation;
 pub mod resource;
 pub mod sandbox;
 pub mod scope;
+pub mod secret;
 pub mod text;
 pub mod token;
 

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::input::Acquire;
+use super::succeed::Making;
 use super::view::{Answered, LeaseView};
 use super::{Berth, Caller, end, provision, quiet};
 use crate::clock::Time;
@@ -91,7 +92,8 @@ async fn attempt(berth: &Berth, caller: &Caller, environment: &Environment, inpu
     let before = tx.now().await?;
     let (sandbox, _) = tx.ensure_sandbox(caller.organization, environment.id, input.scope.as_ref(), before).await?;
     let now = tx.now().await?;
-    let mut story = Story { berth, caller, environment, input, sandbox, now };
+    let making = berth.making(&mut tx, environment, input.scope.as_ref(), input.harness.as_deref()).await?;
+    let mut story = Story { berth, caller, environment, input, making, sandbox, now };
     let attempt = story.run(&mut tx).await?;
     tx.commit().await?;
     if !matches!(attempt, Attempt::Wait(..)) {
@@ -105,6 +107,7 @@ struct Story<'a> {
     caller: &'a Caller,
     environment: &'a Environment,
     input: &'a Acquire,
+    making: Making<'a>,
     sandbox: Sandbox,
     now: Time,
 }
@@ -219,10 +222,9 @@ impl Story<'_> {
 
     /// Why the instance that is there cannot be used, if it cannot.
     fn mismatch(&self, instance: &Instance) -> Option<&'static str> {
-        let making = self.berth.making(self.environment, self.input.scope.as_ref(), self.input.harness.as_deref());
         if self.input.discard_workspace {
             Some("discarded")
-        } else if instance.fingerprint != making.fingerprint {
+        } else if instance.fingerprint != self.making.fingerprint {
             Some("fingerprint_mismatch")
         } else if self.sandbox.diverged {
             Some("diverged")
@@ -252,6 +254,8 @@ impl Story<'_> {
         }
         let reason = self.mismatch(&instance);
         if let Some(reason) = reason {
+            // Nothing is given up for a successor that surely cannot be made.
+            super::secrets::require(&self.making.secrets)?;
             if readers {
                 return Err(Error::new(
                     Code::ConfigurationConflict,
@@ -350,8 +354,7 @@ impl Story<'_> {
                     .retry_after(Duration::from_secs(5)));
             }
         }
-        let making = self.berth.making(self.environment, self.input.scope.as_ref(), self.input.harness.as_deref());
-        let instance = super::succeed::write_next(tx, &mut self.sandbox, Role::Current, &making, self.now).await?;
+        let instance = super::succeed::write_next(tx, &mut self.sandbox, Role::Current, &self.making, self.now).await?;
         let plan = self.plan(self.sandbox.current_checkpoint_id);
         self.pending(tx, &instance, plan).await
     }

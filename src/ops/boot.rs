@@ -75,9 +75,14 @@ pub fn defaults(organization: uuid::Uuid, name: &str, provider: &str) -> Environ
     }
 }
 
-/// A new API key's secret: 256 random bits of the operating system.
+/// A new API key's secret.
 pub fn new_secret() -> Result<String> {
+    Ok(format!("berth_sk_{}", random_text()?))
+}
+
+/// 256 random bits of the operating system.
+pub fn random_text() -> Result<String> {
     let mut bytes = [0; 32];
     OsRng.try_fill_bytes(&mut bytes).map_err(|_| Error::new(Code::Internal, "The operating system gave no random bytes."))?;
-    Ok(format!("berth_sk_{}", URL_SAFE_NO_PAD.encode(bytes)))
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
 }

@@ -21,6 +21,7 @@ pub async fn create(berth: &Berth, caller: &Caller, input: NewEnvironment) -> Re
     let base = super::boot::defaults(caller.organization, &input.name, &input.provider);
     let mut tx = berth.store.begin().await?;
     let now = tx.now().await?;
+    super::secrets::require(&super::secrets::pins(&mut tx, caller.organization, &input.config).await?)?;
     let environment = Environment { id: caller.first_id(), created_at: now, updated_at: now, ..filled(base, input) };
     match tx.insert_environment(&environment).await {
         Ok(()) => {}
@@ -54,6 +55,7 @@ pub async fn update(
     }
     let input = change(&present)?;
     check(berth, &input)?;
+    super::secrets::require(&super::secrets::pins(&mut tx, caller.organization, &input.config).await?)?;
     let now = tx.now().await?;
     let defaults = super::boot::defaults(caller.organization, &input.name, &input.provider);
     let changed = Environment {

@@ -16,6 +16,9 @@ pub async fn failing(berth: &Berth) -> Vec<Failing> {
     if !pending.is_ok_and(|pending| pending.is_empty()) {
         failing.push("migrations");
     }
+    if !super::secrets::readable(berth).await.unwrap_or(true) {
+        failing.push("secret_key");
+    }
     failing
 }
 

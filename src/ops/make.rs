@@ -68,7 +68,7 @@ pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan, claim: &
     let unmade = |error| if asked { Unmade::Failed(error) } else { Unmade::Refused(error) };
     let provider = berth.provider_of(instance).map_err(unmade)?;
     let selected = select(berth, instance, plan).await.map_err(unmade)?;
-    let spec = Spec { config: instance.config.0.clone(), workspace_path: instance.configured_path.clone() };
+    let spec = super::secrets::spec(berth, instance).await.map_err(unmade)?;
     let provider_ref = match &instance.provider_ref {
         Some(provider_ref) => provider_ref.clone(),
         None => create(berth, &*provider, instance, &spec, selected.snapshot.as_deref(), claim).await?,
@@ -76,6 +76,12 @@ pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan, claim: &
     super::crash_point("after_create");
     let workspace_path =
         call(berth, provider.realize(&provider_ref, &spec)).await.map_err(|e| Unmade::Failed(super::provider_failed(&e)))?;
+    if spec.config.is_told_by(&workspace_path) {
+        return Err(Unmade::Failed(Error::new(
+            Code::ProviderError,
+            "The provider's working directory gives a secret away; it is not kept.",
+        )));
+    }
     let restored_from = match &selected.checkpoint {
         Some(checkpoint) if selected.snapshot.is_some() => Some(by_receipt(checkpoint)),
         Some(checkpoint) => {
@@ -156,10 +162,13 @@ async fn ensure_once(
     tx.note_create_call(instance.id, &binding, now).await?;
     tx.commit().await?;
     super::crash_point("after_intent");
-    Ok(match snapshot {
+    let made = match snapshot {
         Some(snapshot) => call(berth, provider.restore(spec, tag, snapshot)).await,
         None => call(berth, provider.ensure(spec, tag)).await,
-    })
+    };
+    // A name with a secret in it can be written down nowhere, so the object is one whose answer was lost.
+    let unspeakable = || ProviderError::new(Kind::Indeterminate, "the object's name gives a secret away");
+    Ok(made.and_then(|made| if spec.config.is_told_by(&made.provider_ref) { Err(unspeakable()) } else { Ok(made) }))
 }
 
 /// Writes the ref onto the row, whatever became of it meanwhile. A row that is over already goes to teardown; a second ref of a

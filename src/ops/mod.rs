@@ -56,6 +56,7 @@ pub mod resume;
 pub mod retain;
 pub mod rollback;
 pub mod sandbox;
+pub mod secrets;
 pub mod spool;
 pub mod streams;
 pub mod succeed;
@@ -113,6 +114,8 @@ pub struct Settings {
     pub rate_limit_burst: u32,
     /// The directory that keeps what the database would not record; without one it is kept in memory alone.
     pub spool: Option<PathBuf>,
+    /// What secrets are sealed with; without it this server neither stores nor opens any.
+    pub secret_key: Option<crate::model::secret::Key>,
 }
 
 impl Default for Settings {
@@ -130,6 +133,7 @@ impl Default for Settings {
             rate_limit_per_second: 5_000,
             rate_limit_burst: 10_000,
             spool: None,
+            secret_key: None,
         }
     }
 }

@@ -368,7 +368,7 @@ async fn next_instance(
     now: Time,
 ) -> Result<()> {
     let environment = tx.environment(lease.organization_id, lease.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
-    let making = berth.making(&environment, sandbox.scope.as_deref(), lease.harness.as_deref());
+    let making = berth.making(tx, &environment, sandbox.scope.as_deref(), lease.harness.as_deref()).await?;
     let next = succeed::write_next(tx, sandbox, Role::Current, &making, now).await?;
     lease.instance_id = Some(next.id);
     lease.generation = next.generation;

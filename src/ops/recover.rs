@@ -97,7 +97,7 @@ pub async fn recover(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Recov
         if environment.requires_checkpoint_of(&sandbox) && sandbox.is_behind() && !chosen {
             return Err(provision::behind());
         }
-        let making = berth.making(&environment, sandbox.scope.as_deref(), lease.harness.as_deref());
+        let making = berth.making(&mut tx, &environment, sandbox.scope.as_deref(), lease.harness.as_deref()).await?;
         let instance = succeed::write_next(&mut tx, &mut sandbox, Role::Current, &making, now).await?;
         tx.commit().await?;
         let done = spawn(berth, id, instance, plan, claim);

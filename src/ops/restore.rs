@@ -156,7 +156,7 @@ async fn write_successor(berth: &Berth, intent: &Intent, gate: &Claimed) -> Resu
         succeed::retire(&mut tx, &mut sandbox, &mut left, Leaving::Decided, "restore_abandoned", true, &ACTOR, now).await?;
     }
     let scope = sandbox.scope.clone();
-    let making = berth.making(&environment, scope.as_deref(), lease.harness.as_deref());
+    let making = berth.making(&mut tx, &environment, scope.as_deref(), lease.harness.as_deref()).await?;
     let successor = succeed::write_next(&mut tx, &mut sandbox, Role::Successor, &making, now).await?;
     tx.commit().await?;
     Ok(successor)

@@ -13,6 +13,7 @@ use crate::model::environment::Environment;
 use crate::model::event::Actor;
 use crate::model::instance::{Event, Instance, Role, Status};
 use crate::model::sandbox::Sandbox;
+use crate::model::secret::Pin;
 use crate::store::Tx;
 use crate::store::event::NewEvent;
 
@@ -114,6 +115,8 @@ pub struct Making<'a> {
     pub environment: &'a Environment,
     /// What it will be compared by.
     pub fingerprint: String,
+    /// What the configuration's references to secrets mean now.
+    pub secrets: Vec<Pin>,
     /// When making it must be over.
     pub deadline: Duration,
 }
@@ -125,6 +128,7 @@ pub async fn write_next(tx: &mut Tx, sandbox: &mut Sandbox, role: Role, making: 
         Role::Current => sandbox.generation,
         _ => tx.highest_generation(sandbox.id).await?.max(sandbox.generation) + 1,
     };
+    super::secrets::require(&making.secrets)?;
     let environment = making.environment;
     let instance = Instance {
         id: crate::id::new(),
@@ -190,12 +194,14 @@ pub async fn tell(tx: &mut Tx, instance: &Instance, type_: &'static str, data: s
 
 impl Berth {
     /// What `write_next` needs, from an environment and what the acquire said.
-    pub fn making<'a>(
+    pub async fn making<'a>(
         &self,
+        tx: &mut Tx,
         environment: &'a Environment,
         scope: Option<&crate::model::scope::Scope>,
         harness: Option<&str>,
-    ) -> Making<'a> {
+    ) -> Result<Making<'a>> {
+        let secrets = super::secrets::pins(tx, environment.organization_id, &environment.config).await?;
         let fingerprint = crate::model::fingerprint::of(&crate::model::fingerprint::Ingredients {
             organization: environment.organization_id,
             environment: environment.id,
@@ -204,7 +210,8 @@ impl Berth {
             harness,
             config: &environment.config,
             workspace_path: environment.workspace_path.as_deref(),
+            secrets: &secrets,
         });
-        Making { environment, fingerprint, deadline: self.settings.provision_deadline }
+        Ok(Making { environment, fingerprint, secrets, deadline: self.settings.provision_deadline })
     }
 }

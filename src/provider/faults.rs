@@ -226,7 +226,7 @@ mod tests {
     fn under_test() -> (Memory, Faults, Spec, OwnerTag) {
         let memory = Memory::new();
         let faults = Faults::new(Arc::new(memory.clone()));
-        let spec = Spec { config: serde_json::json!({}), workspace_path: None };
+        let spec = Spec { config: serde_json::json!({}).into(), workspace_path: None };
         let tag = OwnerTag { deployment: id::new(), organization: id::new(), sandbox: id::new(), instance: id::new(), generation: 1 };
         (memory, faults, spec, tag)
     }

@@ -9,6 +9,8 @@ pub mod faults;
 pub mod local;
 pub mod memory;
 pub mod registry;
+pub mod resolved;
+pub mod schema;
 pub mod stream;
 
 use std::pin::Pin;
@@ -24,6 +26,7 @@ use uuid::Uuid;
 
 pub use error::{Kind, ProviderError};
 pub use local::{Confinement, LocalSettings, Wish};
+pub use resolved::ResolvedConfig;
 
 use crate::clock::Time;
 
@@ -50,8 +53,8 @@ pub struct OwnerTag {
 /// What to make: the recorded configuration of the ledger row, secrets resolved for this one call.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// Checked against `config_schema` before.
-    pub config: serde_json::Value,
+    /// Checked against `config_schema` before, with the secrets' values in it.
+    pub config: ResolvedConfig,
     /// The configured workspace path, if the environment has one.
     pub workspace_path: Option<String>,
 }

@@ -8,7 +8,8 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 use super::counted::Counted;
-use super::{Kind, Provider, ProviderError, Result};
+use super::schema::with_references;
+use super::{Kind, Provider, ProviderError, ResolvedConfig, Result};
 
 /// The providers this server offers.
 #[derive(Clone)]
@@ -17,6 +18,8 @@ pub struct Registry(Arc<BTreeMap<&'static str, Entry>>);
 struct Entry {
     provider: Arc<dyn Provider>,
     schema: Validator,
+    /// The same, where a string may be a reference to a secret.
+    stored: Validator,
 }
 
 impl fmt::Debug for Registry {
@@ -30,10 +33,14 @@ impl Registry {
     pub fn new(providers: Vec<Arc<dyn Provider>>) -> Result<Self> {
         let mut entries = BTreeMap::new();
         for provider in providers {
-            let schema = jsonschema::draft202012::new(&provider.config_schema())
-                .map_err(|e| ProviderError::new(Kind::Invalid, "a provider's config schema is no JSON Schema").because(e))?;
+            let compile = |schema: &Value| {
+                jsonschema::draft202012::new(schema)
+                    .map_err(|e| ProviderError::new(Kind::Invalid, "a provider's config schema is no JSON Schema").because(e))
+            };
+            let schema = provider.config_schema();
+            let (stored, schema) = (compile(&with_references(&schema))?, compile(&schema)?);
             let kind = provider.traits().kind;
-            if entries.insert(kind, Entry { provider: Arc::new(Counted(provider)), schema }).is_some() {
+            if entries.insert(kind, Entry { provider: Arc::new(Counted(provider)), schema, stored }).is_some() {
                 return Err(ProviderError::new(Kind::Invalid, "two providers have the same kind"));
             }
         }
@@ -50,13 +57,23 @@ impl Registry {
         self.0.values().map(|entry| &entry.provider)
     }
 
-    /// Checks a configuration. Each failure is a JSON pointer into it and what is wrong there; values are never repeated.
+    /// Checks a configuration as it is stored, with references to secrets. Each failure is a JSON pointer into it and what is wrong
+    /// there; values are never repeated.
     pub fn check_config(&self, kind: &str, config: &Value) -> std::result::Result<(), Vec<(String, String)>> {
+        self.check(kind, config, |entry| &entry.stored)
+    }
+
+    /// Checks a configuration as its provider gets it, with the secrets' values in it.
+    pub fn check_resolved(&self, kind: &str, config: &ResolvedConfig) -> std::result::Result<(), Vec<(String, String)>> {
+        self.check(kind, config.reveal(), |entry| &entry.schema)
+    }
+
+    fn check(&self, kind: &str, config: &Value, schema: impl Fn(&Entry) -> &Validator) -> std::result::Result<(), Vec<(String, String)>> {
         let Some(entry) = self.0.get(kind) else {
             return Err(vec![(String::new(), "there is no such provider".to_owned())]);
         };
         let wrong: Vec<_> =
-            entry.schema.iter_errors(config).map(|error| (error.instance_path().to_string(), error.masked().to_string())).collect();
+            schema(entry).iter_errors(config).map(|error| (error.instance_path().to_string(), error.masked().to_string())).collect();
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
     }
 }

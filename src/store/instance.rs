@@ -18,7 +18,7 @@ impl Tx {
             .bind(&i.binding).bind(&i.provider_ref).bind(&i.config).bind(&i.configured_path).bind(&i.fingerprint).bind(i.status).bind(i.quiet)
             .bind(&i.retire_reason).bind(i.provision_deadline).bind(i.cleanup_next_at).bind(i.used_at).bind(i.created_at).bind(i.retired_at)
             .execute(c).await.map(|_| ()))?;
-        Ok(())
+        self.name_secrets(i.id, i.organization_id, &crate::model::secret::names(&i.config)).await
     }
 
     /// Writes a row back under its sandbox's lock, if it still has the status the change was decided on. The ref and binding are

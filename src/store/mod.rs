@@ -27,6 +27,7 @@ pub mod organization;
 pub mod page;
 mod readers;
 pub mod sandbox;
+pub mod secret;
 
 pub use backend::{Store, Tx};
 pub use claim::{ClaimKind, Claimed};

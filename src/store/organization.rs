@@ -83,13 +83,14 @@ impl Tx {
         Ok((leases, instances))
     }
 
-    /// Lets an organization go: its name is free, its environments are archived, its checkpoints are gone and their bytes are in the
-    /// deletion ledger. The rows of its ledger and its events stay.
+    /// Lets an organization go: its name is free, its environments are archived, its secrets and checkpoints are gone and the latter's
+    /// bytes are in the deletion ledger. The rows of its ledger and its events stay.
     pub async fn delete_organization(&mut self, id: Uuid, now: Time) -> Result<()> {
         on!(self, c => sqlx::query("UPDATE organization SET deleted_at = $2, name = name || '~' || $3 WHERE id = $1 AND deleted_at IS NULL")
             .bind(id).bind(now).bind(id.to_string()).execute(c).await.map(|_| ()))?;
         on!(self, c => sqlx::query("UPDATE sandbox SET current_checkpoint_id = NULL, synced_seq = NULL WHERE organization_id = $1")
             .bind(id).execute(c).await.map(|_| ()))?;
+        self.delete_secrets_of(id).await?;
         on!(self, c => sqlx::query("DELETE FROM checkpoint WHERE organization_id = $1").bind(id).execute(c).await.map(|_| ()))?;
         on!(self, c => sqlx::query(
             "UPDATE artifact SET status = 'deleting', next_attempt_at = $2, updated_at = $2 WHERE organization_id = $1 AND status = 'stored'")

@@ -19,15 +19,21 @@ const PATH: &str = "canary-as-a-path-7f3a";
 const OUTPUT: &str = "canary-in-the-output-7f3a";
 const SCOPE: &str = "canary-in-a-scope-7f3a";
 const METADATA: &str = "canary-in-metadata-7f3a";
+const SECRET: &str = "canary-as-a-secret-7f3a";
+const SEAL: &str = "canary-that-seals-the-secrets-7f3a-7f3a";
 const HEADER: &str = "canary-in-a-header-7f3a";
 
 /// A whole life with a canary in everything a caller says; returns the secrets it was given.
 async fn live(server: &Server) -> Vec<String> {
-    let wanted = json!({ "environment": "default", "holder": "run-1", "scope": { "session": SCOPE }, "metadata": { "note": METADATA } });
+    Server::good(server.ask(Method::PUT, "/v1/secrets/canary").json(&json!({ "value": SECRET }))).await;
+    let config = json!({ "env": { "SEALED": { "secret_ref": { "name": "canary" } } } });
+    let environment = json!({ "name": "confided", "provider": "local", "config": config });
+    Server::good(server.ask(Method::POST, "/v1/environments").json(&environment)).await;
+    let wanted = json!({ "environment": "confided", "holder": "run-1", "scope": { "session": SCOPE }, "metadata": { "note": METADATA } });
     let lease = Server::good(server.ask(Method::POST, "/v1/leases").header("X-Anything", HEADER).json(&wanted)).await;
     let token = lease["token"].as_str().unwrap().to_owned();
     // Proves that environment and input arrive, without saying them.
-    let script = "[ \"${#SECRET}\" = 30 ] && [ \"$(cat | wc -c)\" = 29 ]";
+    let script = "[ \"${#SEALED}\" = 23 ] && [ \"${#SECRET}\" = 30 ] && [ \"$(cat | wc -c)\" = 29 ]";
     let command = json!({ "script": script, "env": { "SECRET": ENV }, "stdin": STDIN });
     let ran = Server::good(server.inside(&lease, Method::POST, "/exec").header("Idempotency-Key", "canary-1").json(&command)).await;
     assert_eq!(ran["exit_code"], 0, "{ran}");
@@ -60,9 +66,9 @@ fn nothing_of(what: &[&str], place: &str, text: &str) {
 async fn told_in_confidence(db: Db) {
     let site = Site::new(db).await;
     let log = site.data().with_file_name("log");
-    let server = site.serve_and_log(&log).await;
-    let secrets = live(&server).await;
-    let confided = [&[ENV, STDIN, CONTENT], &secrets.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat();
+    let server = site.serve_and_log(&log, &[("BERTH_SECRET_KEY", SEAL)]).await;
+    let secrets = [live(&server).await, vec![SEAL.to_owned()]].concat();
+    let confided = [&[ENV, STDIN, CONTENT, SECRET], &secrets.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat();
     let never_told = [&confided[..], &[PATH, OUTPUT, SCOPE, METADATA]].concat();
     for path in ["/v1/events?limit=100", "/metrics", "/v1/background"] {
         let text = server.ask(Method::GET, path).send().await.unwrap().text().await.unwrap();

@@ -210,7 +210,7 @@ async fn h9(db: Db) {
         instance: Uuid::nil(),
         generation: 1,
     };
-    let first = memory.ensure(&Spec { config: json!({}), workspace_path: None }, &elsewhere).await.unwrap().provider_ref;
+    let first = memory.ensure(&Spec { config: json!({}).into(), workspace_path: None }, &elsewhere).await.unwrap().provider_ref;
     nature.next(Verb::Ensure, Fault::Lie(Lie::Ref(first.clone())));
     let mut stuck = world.faults.hang_after(Verb::Ensure);
     let a = pending(&world, "a").await;

@@ -59,7 +59,7 @@ impl Place {
 
     fn of(root: TempDir, wish: Wish) -> Self {
         let provider = Local::open(&settings(root.path().to_owned(), wish)).unwrap();
-        Self { provider, spec: Spec { config: serde_json::json!({}), workspace_path: None }, wish, root }
+        Self { provider, spec: Spec { config: serde_json::json!({}).into(), workspace_path: None }, wish, root }
     }
 
     /// What another server is told that is to find the same sandboxes.

@@ -37,6 +37,7 @@ mod release;
 mod renew_and_expiry;
 mod required;
 mod resume_and_provision;
+mod secrets;
 mod spool;
 mod sync;
 mod waiting;

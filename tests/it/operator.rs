@@ -21,7 +21,7 @@ async fn orphan(world: &World) -> OwnerTag {
         instance: Uuid::now_v7(),
         generation: 1,
     };
-    world.memory.ensure(&Spec { config: json!({}), workspace_path: None }, &tag).await.unwrap();
+    world.memory.ensure(&Spec { config: json!({}).into(), workspace_path: None }, &tag).await.unwrap();
     tag
 }
 
@@ -94,7 +94,7 @@ both! {
         assert_eq!((failed.errors, failed.terminated, failed.items[0].reason), (1, 0, "the_provider_failed"));
         // Another deployment's object at the same provider is none of ours.
         let tag = OwnerTag { deployment: Uuid::now_v7(), ..orphan(&world).await };
-        world.memory.ensure(&Spec { config: json!({}), workspace_path: None }, &tag).await.unwrap();
+        world.memory.ensure(&Spec { config: json!({}).into(), workspace_path: None }, &tag).await.unwrap();
         world.advance(Duration::from_secs(300));
         assert_eq!(sweep::pass(&world.berth, false).await.unwrap().terminated, 2);
         assert_eq!(world.memory.inventory().len(), 1);

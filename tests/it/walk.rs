@@ -54,7 +54,10 @@ fn rules(operation: &str) -> (Needs, Token) {
         | "api_key_list"
         | "api_key_create"
         | "api_key_rotate"
-        | "api_key_revoke" => (Admin, MayNot),
+        | "api_key_revoke"
+        | "secret_put"
+        | "secret_list"
+        | "secret_delete" => (Admin, MayNot),
         "organization_list"
         | "organization_create"
         | "organization_delete"
@@ -136,6 +139,7 @@ impl Names {
             .replace("{exec_id}", &self.exec)
             .replace("{checkpoint_id}", &self.checkpoint)
             .replace("{code}", "not_found")
+            .replace("{name}", "walked")
     }
 }
 

@@ -19,6 +19,7 @@ pub mod probe;
 pub mod problem;
 pub mod retention;
 pub mod sandbox;
+pub mod secret;
 pub mod service;
 pub mod sync;
 pub mod words;

@@ -68,7 +68,7 @@ pub(super) struct Resources {
 impl Config {
     /// Reads a configuration that passed the schema.
     pub(super) fn of(spec: &Spec) -> Result<Self> {
-        serde_json::from_value(spec.config.clone())
+        serde_json::from_value(spec.config.reveal().clone())
             .map_err(|e| ProviderError::new(Kind::Invalid, "the configuration does not fit").because(e))
     }
 
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn a_workspace_is_a_directory_of_its_own() {
         let workspace = |path: Option<&str>| {
-            let spec = Spec { config: json!({ "image": "a" }), workspace_path: path.map(str::to_owned) };
+            let spec = Spec { config: json!({ "image": "a" }).into(), workspace_path: path.map(str::to_owned) };
             Config::of(&spec).unwrap().workspace(&spec)
         };
         assert_eq!(workspace(None).unwrap(), "/workspace");
@@ -215,14 +215,14 @@ mod tests {
         }
         for tmpfs in ["/a", "/a/b", "/a/b/c"] {
             let config = json!({ "image": "a", "tmpfs": { tmpfs: { "size_mb": 1 } } });
-            let spec = Spec { config, workspace_path: Some("/a/b".to_owned()) };
+            let spec = Spec { config: config.into(), workspace_path: Some("/a/b".to_owned()) };
             assert!(Config::of(&spec).unwrap().workspace(&spec).is_err(), "{tmpfs}");
         }
     }
 
     #[test]
     fn resources_stay_below_the_ceilings() {
-        let spec = Spec { config: json!({ "image": "a" }), workspace_path: None };
+        let spec = Spec { config: json!({ "image": "a" }).into(), workspace_path: None };
         let ceilings = Ceilings { memory_mb: 100, cpus: 0.5, pids: 64, ..Ceilings::default() };
         let resources = Config::of(&spec).unwrap().resources(&ceilings);
         assert_eq!(resources, Resources { memory_bytes: 100 << 20, nano_cpus: 500_000_000, pids: 64 });

@@ -105,7 +105,7 @@ impl Instances {
 
     /// Makes the instance of this tag, unless it is there.
     pub(super) fn ensure(&self, spec: &Spec, tag: &OwnerTag) -> Result<()> {
-        let config: Config = serde_json::from_value(spec.config.clone())
+        let config: Config = serde_json::from_value(spec.config.reveal().clone())
             .map_err(|e| ProviderError::new(Kind::Invalid, "the configuration does not fit").because(e))?;
         self.same_place()?;
         let name = tag.instance.to_string();

@@ -87,6 +87,11 @@ impl Memory {
         self.0.lock().objects.iter().map(|(name, object)| (name.clone(), object.tag.clone(), object.running)).collect()
     }
 
+    /// What an object's configuration called it when it was made.
+    pub fn label(&self, provider_ref: &str) -> Option<String> {
+        self.0.lock().objects.get(provider_ref).and_then(|object| object.label.clone())
+    }
+
     /// How often a verb was called.
     pub fn calls(&self, verb: Verb) -> u64 {
         self.0.calls.lock().unwrap_or_else(PoisonError::into_inner).get(&verb).copied().unwrap_or(0)
@@ -159,7 +164,7 @@ impl Provider for Memory {
             return Ok(made);
         }
         let tree = Tree::new(spec.workspace_path.as_deref().filter(|path| path.starts_with('/')).unwrap_or("/workspace"));
-        Ok(world.make(tag, tree))
+        Ok(world.make(spec, tag, tree))
     }
 
     async fn find(&self, tag: &OwnerTag) -> Result<Option<Made>> {
@@ -284,13 +289,13 @@ impl Provider for Memory {
         Ok(Snapshot { snapshot_ref, size_bytes: None, expires_at: None })
     }
 
-    async fn restore(&self, _spec: &Spec, tag: &OwnerTag, snapshot_ref: &str) -> Result<Made> {
+    async fn restore(&self, spec: &Spec, tag: &OwnerTag, snapshot_ref: &str) -> Result<Made> {
         let mut world = self.enter(Verb::Restore);
         if let Some(made) = world.find(tag) {
             return Ok(made);
         }
         let kept = world.snapshots.get(snapshot_ref).cloned().ok_or_else(|| ProviderError::new(Kind::NotFound, "no such snapshot"))?;
-        Ok(world.make(tag, kept.tree))
+        Ok(world.make(spec, tag, kept.tree))
     }
 
     async fn probe_snapshot(&self, binding: &str, snapshot_ref: &str) -> Result<bool> {

@@ -5,7 +5,7 @@ use crate::provider::conformance::{Commands, Subject, all, command, outcome};
 use crate::provider::faults::Faults;
 
 fn spec() -> Spec {
-    Spec { config: json!({}), workspace_path: None }
+    Spec { config: json!({}).into(), workspace_path: None }
 }
 
 #[tokio::test]

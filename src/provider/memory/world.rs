@@ -9,13 +9,15 @@ use uuid::Uuid;
 use super::tree::Tree;
 use crate::clock::Time;
 use crate::id;
-use crate::provider::{Kind, Made, OwnerTag, ProviderError, Result};
+use crate::provider::{Kind, Made, OwnerTag, ProviderError, Result, Spec};
 
 /// One sandbox in memory.
 #[derive(Clone, Debug)]
 pub(super) struct Object {
     pub(super) tag: OwnerTag,
     pub(super) running: bool,
+    /// What the configuration called it.
+    pub(super) label: Option<String>,
     pub(super) fence: i64,
     pub(super) tree: Tree,
     pub(super) created_at: Time,
@@ -53,9 +55,10 @@ impl World {
     }
 
     /// A new object with these files, running.
-    pub(super) fn make(&mut self, tag: &OwnerTag, tree: Tree) -> Made {
+    pub(super) fn make(&mut self, spec: &Spec, tag: &OwnerTag, tree: Tree) -> Made {
         let provider_ref = format!("memory-{}", id::new());
-        let object = Object { tag: tag.clone(), running: true, fence: 0, tree, created_at: now(), processes: HashMap::new() };
+        let label = spec.config.reveal()["label"].as_str().map(str::to_owned);
+        let object = Object { tag: tag.clone(), running: true, label, fence: 0, tree, created_at: now(), processes: HashMap::new() };
         self.objects.insert(provider_ref.clone(), object);
         Made { provider_ref, provider_expires_at: None }
     }

@@ -49,7 +49,7 @@ impl Place {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let scratch = tempfile::tempdir().unwrap();
         let provider = open(host, None, scratch.path().to_owned(), id::new().as_bytes());
-        Self { provider, spec: Spec { config, workspace_path: None }, scratch }
+        Self { provider, spec: Spec { config: config.into(), workspace_path: None }, scratch }
     }
 
     pub fn subject(&self) -> Subject<'_> {

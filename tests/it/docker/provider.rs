@@ -243,7 +243,7 @@ async fn the_same_tree_has_the_same_digest_as_on_this_machine() {
     let root = tempfile::tempdir().unwrap();
     let settings = LocalSettings::new(root.path().to_owned(), env!("CARGO_BIN_EXE_berth").into());
     let local = Local::open(&settings).unwrap();
-    let empty = Spec { config: json!({}), workspace_path: None };
+    let empty = Spec { config: json!({}).into(), workspace_path: None };
     let there = local.ensure(&empty, &tag()).await.unwrap().provider_ref;
     let sandbox = place.subject().sandbox().await;
     let made = r"mkdir -p a/b empty; echo x > a/b/f; chmod 640 a/b/f; ln a/b/f hard; ln -s /etc/passwd out; ln -s ../../.. up

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use berth::provider::conformance::{command, commands, files, lifecycle, tag};
 use berth::provider::docker::Certificates;
 use berth::provider::stream::from_bytes;
-use berth::provider::{ExecEnd, Kind, Observation, Presence, Provider, PutOptions, WriteMode};
+use berth::provider::{ExecEnd, Kind, Observation, Presence, Provider, PutOptions, WORKSPACE, WriteMode};
 use serde_json::json;
 
 use super::engine::{IMAGE, Place, open, try_open};
@@ -111,7 +111,7 @@ async fn a_full_disk_is_told_and_leaves_nothing_behind() {
     tar.append_data(&mut header, "laid", vec![1; 1 << 20].as_slice()).unwrap();
     let tar = tar.into_inner().unwrap();
     for mode in [WriteMode::Merge, WriteMode::Replace] {
-        told.push(provider.write_tree(&sandbox.name, from_bytes(tar.clone()), mode).await.unwrap_err().kind);
+        told.push(provider.write_tree(&sandbox.name, WORKSPACE, from_bytes(tar.clone()), mode).await.unwrap_err().kind);
     }
     assert_eq!(told, [Kind::Full; 5]);
     // What was laid over in part stays, since nobody can tell it from what was there.
@@ -129,7 +129,7 @@ async fn a_full_disk_is_told_and_leaves_nothing_behind() {
     assert_eq!(names, ["filler", "kept"]);
     let freed = sandbox.run(sh("rm filler && echo freed")).await;
     assert_eq!((freed.exit.end, freed.stdout.as_slice()), (ExecEnd::Exited(0), b"freed\n".as_slice()));
-    provider.write_tree(&sandbox.name, from_bytes(tar), WriteMode::Replace).await.unwrap();
+    provider.write_tree(&sandbox.name, WORKSPACE, from_bytes(tar), WriteMode::Replace).await.unwrap();
     assert_eq!(sandbox.get("laid").await.len(), 1 << 20);
     sandbox.end().await;
 }

@@ -127,7 +127,12 @@ impl World {
 
     /// Another server on the same database, as after a crash of the first, or beside it.
     pub async fn another(&self) -> Arc<Berth> {
-        let berth = open(&self.url, self.dir.path(), &self.faults, self.berth.settings.clone()).await;
+        self.another_with(self.berth.settings.clone()).await
+    }
+
+    /// Another server with settings of its own.
+    pub async fn another_with(&self, settings: Settings) -> Arc<Berth> {
+        let berth = open(&self.url, self.dir.path(), &self.faults, settings).await;
         berth.store.offset().advance(Duration::from_millis(u64::try_from(self.berth.store.offset().get()).unwrap()));
         berth
     }
@@ -335,6 +340,7 @@ pub fn quick() -> Settings {
         resume_retry: Duration::from_secs(2),
         drain_wait: Duration::from_secs(5),
         reaper_period: Duration::from_millis(50),
+        secret_key: Some(berth::model::secret::Key::of("a key that seals the secrets of tests")),
         ..Settings::default()
     }
 }

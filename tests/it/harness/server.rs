@@ -51,9 +51,9 @@ impl Site {
     }
 
     /// A server that logs everything it ever logs to this file.
-    pub async fn serve_and_log(&self, log: &Path) -> Server {
+    pub async fn serve_and_log(&self, log: &Path, more: &[(&str, &str)]) -> Server {
         let log = std::fs::File::create(log).unwrap();
-        self.launch(&[("BERTH_BOOTSTRAP_KEY", KEY), ("BERTH_LOG", "trace")], Stdio::from(log)).await
+        self.launch(&[more, &[("BERTH_BOOTSTRAP_KEY", KEY), ("BERTH_LOG", "trace")]].concat(), Stdio::from(log)).await
     }
 
     /// A server with settings of its own.

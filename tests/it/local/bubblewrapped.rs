@@ -147,7 +147,7 @@ mod bubblewrap {
         let confinement = Confinement { bubblewrap: Wish::Always, network: true, ..Confinement::default() };
         let settings = LocalSettings { confinement, ..LocalSettings::new(root.path().to_owned(), env!("CARGO_BIN_EXE_berth").into()) };
         let provider = Local::open(&settings).unwrap();
-        let spec = berth::provider::Spec { config: serde_json::json!({}), workspace_path: None };
+        let spec = berth::provider::Spec { config: serde_json::json!({}).into(), workspace_path: None };
         let subject = berth::provider::conformance::Subject {
             provider: &provider,
             spec: &spec,

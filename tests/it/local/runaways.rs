@@ -276,7 +276,7 @@ async fn an_operation_starts_once(place: Place) {
 }
 
 async fn commands_get_a_clean_environment(place: Place) {
-    let spec = Spec { config: serde_json::json!({ "env": { "CONFIGURED": "1", "LANG": "C" } }), workspace_path: None };
+    let spec = Spec { config: serde_json::json!({ "env": { "CONFIGURED": "1", "LANG": "C" } }).into(), workspace_path: None };
     let sandbox = berth::provider::conformance::Subject { spec: &spec, ..place.subject() }.sandbox().await;
     let asked = ExecSpec { env: vec![("BERTH_EXEC_ID".to_owned(), "mine".to_owned())], ..command(vec!["env".to_owned()]) };
     let id = asked.id;

@@ -1,0 +1,31 @@
+-- Secrets: named values that configurations refer to, each version sealed; and which rows of the ledger name them.
+
+CREATE TABLE secret (
+    id UUID PRIMARY KEY,
+    organization_id UUID NOT NULL REFERENCES organization (id),
+    name TEXT NOT NULL,
+    version BIGINT NOT NULL CHECK (version >= 0),
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL,
+    UNIQUE (organization_id, name)
+);
+CREATE INDEX secret_by_organization ON secret (organization_id, created_at, id);
+
+CREATE TABLE secret_version (
+    secret_id UUID NOT NULL REFERENCES secret (id),
+    version BIGINT NOT NULL CHECK (version >= 1),
+    sealed BYTEA NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (secret_id, version)
+);
+
+CREATE TABLE instance_secret (
+    instance_id UUID NOT NULL REFERENCES instance (id),
+    organization_id UUID NOT NULL,
+    name TEXT NOT NULL,
+    PRIMARY KEY (instance_id, name)
+);
+CREATE INDEX instance_secret_by_name ON instance_secret (organization_id, name);
+
+-- Tells whether a server's key is the one that the stored secrets were sealed with.
+ALTER TABLE deployment ADD COLUMN secret_check BYTEA;
