@@ -9,14 +9,15 @@ pub type Failing = &'static str;
 /// Every check that fails now; none: the service is ready.
 pub async fn failing(berth: &Berth) -> Vec<Failing> {
     let mut failing = Vec::new();
-    let (writable, pending) = tokio::join!(writable(berth), berth.store.pending_migrations());
+    // At once: a database that does not answer keeps each of them waiting.
+    let (writable, pending, secrets) = tokio::join!(writable(berth), berth.store.pending_migrations(), super::secrets::readable(berth));
     if writable.is_err() {
         failing.push("database_write");
     }
     if !pending.is_ok_and(|pending| pending.is_empty()) {
         failing.push("migrations");
     }
-    if !super::secrets::readable(berth).await.unwrap_or(true) {
+    if !secrets.unwrap_or(true) {
         failing.push("secret_key");
     }
     failing

@@ -49,7 +49,7 @@ impl Counted {
     }
 }
 
-fn seen(observation: &Observation) -> &'static str {
+fn seen(observation: Observation) -> &'static str {
     match observation {
         Observation::Present(Presence::Running) => "running",
         Observation::Present(Presence::Stopped) => "stopped",
@@ -84,7 +84,7 @@ impl Provider for Counted {
     }
 
     async fn observe(&self, binding: &str, provider_ref: &str) -> Observation {
-        self.call("observe", seen, self.0.observe(binding, provider_ref)).await
+        self.call("observe", |found| seen(*found), self.0.observe(binding, provider_ref)).await
     }
 
     async fn realize(&self, provider_ref: &str, spec: &Spec) -> Result<String> {

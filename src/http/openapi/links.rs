@@ -16,8 +16,11 @@ const ID: &[Given] = &[("id", "$response.body#/id")];
 const CHECKPOINT: &[Given] = &[("id", "$response.body#/sandbox_id"), ("checkpoint_id", "$response.body#/id")];
 const EXEC: &[Given] = &[("id", "$request.path.id"), ("exec_id", "$response.body#/id")];
 
+/// An operation, and what it is given.
+type Next = (&'static str, &'static [Given]);
+
 /// What goes on from a component, and how.
-const LINKS: &[(&str, &[(&str, &[Given])])] = &[
+const LINKS: &[(&str, &[Next])] = &[
     (
         "Lease",
         &[

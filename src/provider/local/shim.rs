@@ -225,20 +225,16 @@ fn reap() -> Reaped {
 /// How the command ended: the shim's own child, or the one that the shim inside tells of.
 async fn command_ends(child: Pid, inside: Option<&mut Inside>, child_ends: &mut Signal) -> ExecEnd {
     let Some(inside) = inside else { return end_of(main_ends(child, child_ends).await) };
-    match inside.hear().await {
-        Some(Word::Ended { status, alone }) => {
-            if alone {
-                // What stood around it is about to be over too, and nothing lingers.
-                all_end(child_ends).await;
-            }
-            end_of(ExitStatus::from_raw(status))
-        }
+    let Some(Word::Ended { status, alone }) = inside.hear().await else {
         // Somebody killed the shim inside, and with it everything.
-        _ => {
-            all_end(child_ends).await;
-            ExecEnd::Signaled(9)
-        }
+        all_end(child_ends).await;
+        return ExecEnd::Signaled(9);
+    };
+    if alone {
+        // What stood around it is about to be over too, and nothing lingers.
+        all_end(child_ends).await;
     }
+    end_of(ExitStatus::from_raw(status))
 }
 
 async fn main_ends(main: Pid, child_ends: &mut Signal) -> ExitStatus {

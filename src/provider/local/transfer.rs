@@ -142,17 +142,13 @@ pub(super) async fn write_tree(instance: PathBuf, path: String, tar: ByteStream,
             // Only now, and not if the caller left meanwhile. What was there is then cleared away.
             blocking(move || {
                 let workspace = Workspace::open(&instance)?;
-                match made(&workspace, &path)? {
-                    Some(inside) => {
-                        let (parent, name) = workspace.place(&inside)?;
-                        exchange(&workspace.staging()?, Path::new(&staged.name), &parent, name.as_ref())
-                    }
-                    None => {
-                        let above = Dir::open_ambient_dir(&instance, cap_std::ambient_authority()).map_err(failed)?;
-                        let name = layout::workspace(&instance);
-                        exchange(&workspace.staging()?, Path::new(&staged.name), &above, Path::new(name.file_name().unwrap_or_default()))
-                    }
-                }
+                let (parent, name) = if let Some(inside) = made(&workspace, &path)? {
+                    workspace.place(&inside)?
+                } else {
+                    let above = Dir::open_ambient_dir(&instance, cap_std::ambient_authority()).map_err(failed)?;
+                    (above, PathBuf::from(layout::workspace(&instance).file_name().unwrap_or_default()))
+                };
+                exchange(&workspace.staging()?, Path::new(&staged.name), &parent, &name)
             })
             .await
         }

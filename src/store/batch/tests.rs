@@ -144,12 +144,12 @@ async fn a_caller_may_be_dropped_anywhere() {
     for with_neighbour in [false, true] {
         for polls in 0.. {
             let half = i64::try_from(polls).unwrap() * 10 + i64::from(with_neighbour) * 1_000_000 + 1;
-            let neighbour = async {
+            let mut neighbour = None;
+            if with_neighbour {
                 let mut seat = base.batches.begin().await.unwrap();
                 put(&mut seat, half + 1).await.unwrap();
-                seat.commit()
-            };
-            let mut neighbour = if with_neighbour { Some(Box::pin(neighbour.await)) } else { None };
+                neighbour = Some(Box::pin(seat.commit()));
+            }
             if let Some(neighbour) = &mut neighbour {
                 assert!(neighbour.as_mut().now_or_never().is_none());
                 kept.push(half + 1);

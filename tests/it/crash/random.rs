@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::on_both;
-use crate::harness::server::{Server, parent, processes};
+use crate::harness::server::{KEY, Server, parent, processes};
 use crate::harness::until;
 
 const ROUNDS: usize = 8;
@@ -98,7 +98,9 @@ on_both! {
 
     async fn a_command_of_a_dead_lease_is_dead_even_if_its_keeper_died_first(site) {
         let word = marker();
-        let server = site.serve().await;
+        // In namespaces of its own a command ends with its keeper.
+        let plainly = [("BERTH_BOOTSTRAP_KEY", KEY), ("BERTH_LOCAL_ISOLATION", "none")];
+        let server = site.start(&plainly).await;
         let lease = Server::good(server.acquire_for("run", "s", 2)).await;
         sleeping(&server, &lease, &word).await;
         until("both commands run", async || processes(&word).len() == 2).await;
@@ -115,7 +117,7 @@ on_both! {
         server.died().await;
         assert_eq!(processes(&word).len(), 2, "they run on, as nobody's");
         site.lapse_claims().await;
-        let server = site.serve().await;
+        let server = site.start(&plainly).await;
         let path = format!("/v1/leases/{}", lease["id"].as_str().unwrap());
         until("the lease is over", async || server.get(&path).await["status"] == "expired").await;
         nothing_runs(&word).await;
