@@ -30,7 +30,7 @@ async fn environment(world: &World, reference: &Value) {
 
 fn wish(holder: &str, session: Option<&str>) -> berth::ops::input::Acquire {
     let mut wish = want(holder, session);
-    wish.environment = "sealed".to_owned();
+    "sealed".clone_into(&mut wish.environment);
     wish
 }
 
@@ -106,8 +106,8 @@ both! {
         ] {
             make(config).await.refused(422, "config_invalid");
         }
-        let made = make(labelled(&json!({ "name": "some" }))).await.ok(201);
-        assert_eq!(made["config"], labelled(&json!({ "name": "some" })), "the reference is what is stored and shown");
+        let environment = make(labelled(&json!({ "name": "some" }))).await.ok(201);
+        assert_eq!(environment["config"], labelled(&json!({ "name": "some" })), "the reference is what is stored and shown");
         let patched = json!({ "config": { "label": { "secret_ref": { "name": "gone" } } } });
         world.ask("PATCH", "/v1/environments/e", patched).await.refused(422, "secret_missing");
     }
@@ -127,7 +127,7 @@ both! {
         environment(&world, &json!({ "name": "label" })).await;
         world.environment("pinned", |wish| wish.config = labelled(&json!({ "name": "label", "version": 1 }))).await;
         let mut pinned = wish("h", Some("s"));
-        pinned.environment = "pinned".to_owned();
+        "pinned".clone_into(&mut pinned.environment);
         let (first, _) = world.acquire_with(wish("h", Some("s"))).await.unwrap();
         let (kept, _) = world.acquire_with(pinned.clone()).await.unwrap();
         world.put(&first, "f", "work").await.unwrap();
