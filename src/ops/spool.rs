@@ -1,6 +1,6 @@
 //! Spool: what a provider calls an object that the database would not record, kept in a file until it is recorded.
 //!
-//! It holds identifiers and nothing else. Each entry is a file of its own, there whole or not at all, and at most [`MOST`] of them.
+//! It holds identifiers and nothing else. Each entry is a file of its own, there whole or not at all, and at most `MOST` of them.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder};
