@@ -11,6 +11,8 @@ use uuid::Uuid;
 
 use super::answer::{BERTH_GENERATION, BERTH_LEASE_EPOCH, fenced};
 use super::extract::bearer;
+use super::problem::Problem;
+use crate::error::Code;
 use crate::ops::caller::identify;
 use crate::ops::{Berth, lease};
 
@@ -23,7 +25,9 @@ pub async fn layer(State(berth): State<Arc<Berth>>, request: Request, next: Next
     let bearer = bearer(request.headers()).map(str::to_owned);
     let response = next.run(request).await;
     let said = response.headers().contains_key(BERTH_GENERATION) && response.headers().contains_key(BERTH_LEASE_EPOCH);
-    let worth_it = !said && response.status() != StatusCode::NO_CONTENT && !response.status().is_server_error();
+    // A database that does not answer would only keep the caller waiting once more.
+    let away = response.extensions().get::<Problem>().is_some_and(|problem| problem.0.code == Code::StorageUnavailable);
+    let worth_it = !said && response.status() != StatusCode::NO_CONTENT && !away;
     let Some(bearer) = bearer.filter(|_| worth_it) else { return response };
     let Ok(caller) = identify(&berth, &bearer).await else { return response };
     match lease::fence(&berth, &caller, id).await {

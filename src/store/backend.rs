@@ -5,7 +5,7 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -14,7 +14,7 @@ use sqlx::{Connection, PgConnection, PgPool, Postgres, SqliteConnection, Transac
 
 use super::Result;
 use super::batch::{Batches, Seat};
-use super::contact::Contact;
+use super::contact::{Begun, Contact};
 use super::readers::{Reader, Readers};
 use crate::clock::{Offset, Time};
 
@@ -80,7 +80,7 @@ pub(super) enum SqliteTx {
 }
 
 enum PostgresOn {
-    Write(Transaction<'static, Postgres>),
+    Write(Transaction<'static, Postgres>, Begun),
     Read(PoolConnection<Postgres>),
 }
 
@@ -96,7 +96,7 @@ impl SqliteTx {
 impl PostgresTx {
     pub(super) fn parts(&mut self) -> (&Contact, &mut PgConnection) {
         let conn = match &mut self.on {
-            PostgresOn::Write(tx) => &mut **tx,
+            PostgresOn::Write(tx, _) => &mut **tx,
             PostgresOn::Read(conn) => &mut **conn,
         };
         (&self.contact, conn)
@@ -181,9 +181,10 @@ impl Store {
                 let begun = async {
                     let mut conn = pool.acquire().await?;
                     contact.make_up(&mut conn, self.offset.get()).await?;
-                    Transaction::begin(conn, None).await
+                    let begun = contact.begun();
+                    Ok(PostgresOn::Write(Transaction::begin(conn, None).await?, begun))
                 };
-                let on = PostgresOn::Write(contact.within(begun).await?);
+                let on = contact.within(begun).await?;
                 Inner::Postgres(PostgresTx { contact: Arc::clone(contact), on })
             }
         };
@@ -243,9 +244,9 @@ impl Tx {
     pub async fn commit(self) -> Result<()> {
         match self.inner {
             Inner::Sqlite(SqliteTx::Write(seat)) => Box::pin(seat.commit()).await?,
-            Inner::Postgres(PostgresTx { contact, on: PostgresOn::Write(tx) }) => {
+            Inner::Postgres(PostgresTx { contact, on: PostgresOn::Write(tx, begun) }) => {
                 contact.within(tx.commit()).await?;
-                contact.wrote();
+                contact.wrote(begun);
             }
             Inner::Sqlite(SqliteTx::Read(_)) | Inner::Postgres(PostgresTx { on: PostgresOn::Read(_), .. }) => {}
         }
@@ -253,13 +254,18 @@ impl Tx {
     }
 
     /// The database's time now, read when this is called and so later than every lock taken before. The only clock that
-    /// decides who owns what.
+    /// decides who owns what. An error if the database was away since the transaction began.
     pub async fn now(&mut self) -> Result<Time> {
         let millis: i64 = match &mut self.inner {
             Inner::Sqlite(t) => sqlx::query_scalar(concat!("SELECT ", time_of!(sqlite))).fetch_one(t.conn()).await?,
             Inner::Postgres(t) => {
+                let asked = Instant::now();
                 let (contact, conn) = t.parts();
-                contact.within(sqlx::query_scalar(concat!("SELECT ", time_of!(postgres))).fetch_one(conn)).await?
+                let now = contact.within(sqlx::query_scalar(concat!("SELECT ", time_of!(postgres))).fetch_one(conn)).await?;
+                if let PostgresOn::Write(_, begun) = &t.on {
+                    t.contact.same(*begun, asked)?;
+                }
+                now
             }
         };
         Ok(self.moved(Time(millis)))

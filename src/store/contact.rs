@@ -8,7 +8,6 @@
 use std::pin::Pin;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sqlx::PgConnection;
@@ -33,21 +32,31 @@ const DEADLINES: &[&str] = &[
 /// What is known of the server.
 #[derive(Debug)]
 pub(super) struct Contact {
-    away: AtomicBool,
     at: Mutex<At>,
+}
+
+/// Where a transaction began, between the outages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    at: Instant,
+    made_up: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct At {
-    /// When it last took a write.
+    /// When the last transaction that it took began: its answer may have been held up since.
     wrote: Instant,
+    /// Since when it is away, once somebody noticed; what ends late does not make that later.
+    away: Option<Instant>,
+    /// How many outages were made up for.
+    made_up: u64,
     /// When a connection last broke.
     broke: Option<Instant>,
 }
 
 impl Contact {
     pub(super) fn new() -> Self {
-        Self { away: AtomicBool::new(false), at: Mutex::new(At { wrote: Instant::now(), broke: None }) }
+        Self { at: Mutex::new(At { wrote: Instant::now(), away: None, made_up: 0, broke: None }) }
     }
 
     /// What the database answers, if it does so in time. On the heap: every verb is made of such statements, and its future would be
@@ -65,17 +74,36 @@ impl Contact {
         if let Err(error) = &done
             && is_outage(error)
         {
-            self.away.store(true, Ordering::SeqCst);
+            let mut at = self.at();
+            at.away = at.away.or(Some(at.wrote));
             if is_broken(error) {
-                self.at().broke = Some(Instant::now());
+                at.broke = Some(Instant::now());
             }
         }
         done
     }
 
-    /// It took a write.
-    pub(super) fn wrote(&self) {
-        self.at().wrote = Instant::now();
+    /// A transaction begins.
+    pub(super) fn begun(&self) -> Begun {
+        Begun { at: Instant::now(), made_up: self.at().made_up }
+    }
+
+    /// It took what was written in a transaction.
+    pub(super) fn wrote(&self, begun: Begun) {
+        let mut at = self.at();
+        at.wrote = at.wrote.max(begun.at);
+    }
+
+    /// Refuses to tell the time to a transaction that an outage caught: it would decide by the time after it and by deadlines from
+    /// before it. Nobody need have noticed: to whoever was held up it looks like a slow answer. `asked`: when the time was asked for,
+    /// which takes no lock.
+    pub(super) fn same(&self, begun: Begun, asked: Instant) -> Result<(), sqlx::Error> {
+        let At { wrote, made_up, .. } = *self.at();
+        let silent = asked.elapsed() >= BLINK || (begun.at.elapsed() >= BLINK && wrote < begun.at);
+        if silent || made_up != begun.made_up {
+            return self.seen(Ok(Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))));
+        }
+        Ok(())
     }
 
     /// Whether a connection of this age may still lead to the server that answers now.
@@ -86,15 +114,16 @@ impl Contact {
     /// After an outage, before anything else is written: adds its length to every deadline. `offset`: what this store's clock differs
     /// by, in milliseconds.
     pub(super) async fn make_up(&self, conn: &mut PgConnection, offset: i64) -> Result<(), sqlx::Error> {
-        if !self.away.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        let away = self.at().wrote.elapsed();
+        let Some(since) = self.at().away else { return Ok(()) };
+        let away = since.elapsed();
         if away >= BLINK {
             self.within(add_to_deadlines(conn, away, offset)).await?;
         }
-        self.wrote();
-        self.away.store(false, Ordering::SeqCst);
+        let mut at = self.at();
+        // Whoever else saw it has made up for it meanwhile.
+        if at.away == Some(since) {
+            (at.wrote, at.away, at.made_up) = (Instant::now(), None, at.made_up + u64::from(away >= BLINK));
+        }
         Ok(())
     }
 

@@ -200,6 +200,41 @@ async fn nobody_expires_for_a_database_that_fell_silent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_an_outage_caught_decides_nothing_by_the_time_after_it() {
+    let (world, proxy) = Proxy::world().await;
+    let lease = world.acquire("run", "kept").await.unwrap();
+    for line in [Line::Up, Line::Silent] {
+        let mut tx = world.berth.store.begin().await.unwrap();
+        tx.now().await.unwrap();
+        proxy.set(line);
+        let told = tokio::task::spawn(async move { tx.now().await });
+        sleep(Duration::from_secs(3)).await;
+        proxy.set(Line::Up);
+        assert_eq!(told.await.unwrap().is_ok(), line == Line::Up);
+    }
+    // Nobody else met the outage, and it is made up for all the same.
+    let was = lease.lease.expires_at.unwrap();
+    world.berth.keep_claims().await.unwrap();
+    assert!(world.lease(&lease).await.lease.expires_at.unwrap().since(was) >= Duration::from_secs(3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_an_outage_held_up_does_not_hide_it() {
+    let (world, proxy) = Proxy::world().await;
+    let lease = world.acquire("run", "kept").await.unwrap();
+    let mut tx = world.berth.store.begin().await.unwrap();
+    tx.touch().await.unwrap();
+    proxy.set(Line::Silent);
+    let held = tokio::task::spawn(tx.commit());
+    assert!(world.berth.keep_claims().await.is_err(), "somebody noticed");
+    proxy.set(Line::Up);
+    held.await.unwrap().unwrap();
+    until("it writes again", async || world.berth.keep_claims().await.is_ok()).await;
+    let was = lease.lease.expires_at.unwrap();
+    assert!(world.lease(&lease).await.lease.expires_at.unwrap().since(was) >= Duration::from_secs(3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_had_expired_before_stays_expired_and_the_others_get_no_more_than_the_outage() {
     let (world, proxy) = Proxy::world().await;
     let over = world.acquire("run", "over").await.unwrap();

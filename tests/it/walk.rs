@@ -3,6 +3,8 @@
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use axum::response::Response;
+use berth::provider::Kind;
+use berth::provider::faults::{Fault, Verb};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;
@@ -285,6 +287,11 @@ both! {
 
     async fn every_answer_under_a_lease_says_its_generation_and_epoch(world) {
         let (names, token) = furnish(&world).await;
+        // What the provider fails with too.
+        world.faults.next(Verb::StatFile, Fault::FailBefore(Kind::Indeterminate));
+        let failed = world.ask_as(&token, "GET", &format!("/v1/leases/{}/files/stat?path=f", names.lease), Value::Null).await;
+        assert_eq!((failed.header("berth-generation"), failed.header("berth-lease-epoch")), ("1", "1"), "{failed:?}");
+        failed.refused(504, "provider_timeout");
         let mut asked = 0;
         for operation in operations().iter().filter(|o| o.path.starts_with("/v1/leases/{id}") && o.token == Token::May) {
             let answer = send(&world, &token, operation, &names).await;
