@@ -1,6 +1,7 @@
 //! Time as Berth stores and shows it: whole milliseconds since the Unix epoch.
 //!
-//! Ownership decisions never ask this module what time it is; they ask the database (`store::Tx::now`).
+//! Ownership decisions never ask this module what time it is; they ask the database (`store::Tx::now`), and only the store asks for it
+//! here, for the database that has no clock of its own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,6 +17,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Time(pub i64);
 
 impl Time {
+    /// What this machine's clock says: the time of the embedded database, which has no other.
+    #[expect(clippy::disallowed_methods, reason = "the one place that asks, for a database that would ask the same clock")]
+    pub(crate) fn of_this_machine() -> Self {
+        Self(Utc::now().timestamp_millis())
+    }
+
     /// This moment plus a span; saturates instead of overflowing.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {

@@ -52,7 +52,8 @@ pub(super) async fn read(berth: &Berth, organization: Uuid, id: Uuid) -> Result<
     Ok(view(row.ok_or_else(|| Error::not_found("lease"))?))
 }
 
-fn view(row: JoinedLease) -> LeaseView {
+/// A row as its reader sees it, with no token.
+pub(super) fn view(row: JoinedLease) -> LeaseView {
     let instance = row.instance.glance();
     LeaseView {
         next: next(&row.lease, instance.as_ref(), row.retain_ms),
@@ -116,7 +117,12 @@ pub(super) fn failure(lease: &Lease) -> Error {
 
 /// Writes an event about a lease.
 pub(super) async fn tell(tx: &mut Tx, lease: &Lease, type_: &'static str, actor: &Actor, now: Time) -> Result<()> {
-    let event = NewEvent {
+    Ok(tx.tell(event(lease, type_, actor), now).await?)
+}
+
+/// An event about a lease.
+pub(super) fn event<'a>(lease: &Lease, type_: &'static str, actor: &'a Actor) -> NewEvent<'a> {
+    NewEvent {
         organization: lease.organization_id,
         type_,
         subject_kind: "lease",
@@ -124,8 +130,7 @@ pub(super) async fn tell(tx: &mut Tx, lease: &Lease, type_: &'static str, actor:
         generation: Some(lease.generation),
         actor,
         data: json!({ "sandbox_id": lease.sandbox_id, "instance_id": lease.instance_id, "epoch": lease.epoch, "status": lease.status, "failure_code": lease.failure_code }),
-    };
-    Ok(tx.tell(event, now).await?)
+    }
 }
 
 /// The event of an end.

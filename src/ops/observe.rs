@@ -19,7 +19,7 @@ use crate::provider::{Observation, Presence, Provider};
 pub const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How many instances of one provider a pass looks at.
 const MOST_LOOKS: i64 = 200;
-/// How many of them at once.
+/// How many of them at once, and in one transaction: a longer one keeps every other writer waiting.
 const AT_ONCE: usize = 8;
 
 /// What one pass saw.
@@ -87,11 +87,13 @@ async fn of_provider(berth: &Arc<Berth>, provider: &dyn Provider) -> Result<Obse
         }
     }
     report.unchanged = unchanged.len();
-    let mut tx = berth.store.begin().await?;
-    for (id, status) in unchanged {
-        tx.note_observed(id, status, now).await?;
+    for some in unchanged.chunks(AT_ONCE) {
+        let mut tx = berth.store.begin().await?;
+        for (id, status) in some {
+            tx.note_observed(*id, *status, now).await?;
+        }
+        tx.commit().await?;
     }
-    tx.commit().await?;
     Ok(report)
 }
 

@@ -8,12 +8,13 @@ use super::{Berth, end};
 use crate::error::Result;
 use crate::model::environment::OnIdle;
 use crate::model::event::Actor;
-use crate::model::instance::Status as InstanceStatus;
 use crate::model::lease::{Disposition, Event, Status};
 
 const ACTOR: Actor = Actor::System { task: "reaper" };
 /// How many items one pass looks at.
 pub const BATCH: i64 = 500;
+/// How many rows one of its writes changes.
+const AT_ONCE: i64 = 50;
 
 /// What one pass began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -48,14 +49,29 @@ pub async fn due(berth: &Berth) -> Result<Due> {
     Ok(Due {
         expired: tx.expired_leases(now, BATCH).await?,
         retained: tx.retained_leases_due(now, BATCH).await?,
-        idle: tx.idle_instances(InstanceStatus::Running, now, BATCH).await?,
-        forgotten: tx.idle_instances(InstanceStatus::Stopped, now, BATCH).await?,
+        idle: tx.idle_instances(now, BATCH).await?,
+        forgotten: tx.forgotten_instances(now, BATCH).await?,
     })
 }
 
 /// One pass over what time has ended; the work itself goes on in tracked tasks.
 pub async fn pass(berth: &Arc<Berth>) -> Result<ReapReport> {
+    put_off(berth).await?;
     Ok(begin_all(berth, due(berth).await?))
+}
+
+/// Puts the look at instances that are in use off, a few at a time: a longer write keeps every other one waiting.
+async fn put_off(berth: &Berth) -> Result<()> {
+    let now = berth.store.read().await?.now().await?;
+    for _ in 0..BATCH {
+        let mut tx = berth.store.begin().await?;
+        let some = tx.put_off_idle_checks(now, AT_ONCE).await?;
+        tx.commit().await?;
+        if some < AT_ONCE.unsigned_abs() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Begins what is due.

@@ -16,29 +16,22 @@ use crate::store::{Carried, fence};
 pub async fn renew(berth: &Berth, caller: &Caller, id: Uuid, input: Renew) -> Result<LeaseView> {
     caller.require_on_lease(Scope::Write, id)?;
     let mut tx = berth.store.begin().await?;
-    let locked = tx.lock_lease(caller.organization, id).await?;
-    let (sandbox, mut lease, now) = (locked.sandbox, locked.lease, locked.now);
+    let mut row = tx.lock_joined_lease(caller.organization, id).await?.ok_or_else(|| Error::not_found("lease"))?;
+    let (lease, now) = (&mut row.lease, tx.now().await?);
     let Carried { epoch, .. } = caller.carried(Carried::default());
-    fence::check_epoch(&lease, Carried { epoch, generation: None })?;
+    fence::check_epoch(lease, Carried { epoch, generation: None })?;
     if lease.status != Status::Active {
-        fence::check_live(&lease, now)?;
+        fence::check_live(lease, now)?;
     }
     if lease.release.is_some() {
         return Err(fence::transition("This lease is being released."));
     }
-    let environment = tx.environment(lease.organization_id, lease.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
-    check_ttl(&environment, input.ttl_seconds)?;
-    if !lease.is_writer() {
-        let instance = match sandbox.instance_id {
-            Some(instance) => tx.instance_by_id(instance).await?,
-            None => None,
-        };
-        if instance.is_some_and(|i| i.disposition == Some(Disposition::Destroy)) {
-            return Err(Error::new(
-                Code::LeaseConflict,
-                "The sandbox is to be destroyed when its readers leave; this reader is not extended.",
-            ));
-        }
+    if input.ttl_seconds.is_some() {
+        let environment = tx.environment(lease.organization_id, lease.environment_id).await?;
+        check_ttl(&environment.ok_or_else(|| Error::not_found("environment"))?, input.ttl_seconds)?;
+    }
+    if !lease.is_writer() && row.instance.disposition == Some(Disposition::Destroy) {
+        return Err(Error::new(Code::LeaseConflict, "The sandbox is to be destroyed when its readers leave; this reader is not extended."));
     }
     if let Some(seconds) = input.ttl_seconds {
         lease.ttl_ms = seconds.saturating_mul(1000);
@@ -50,11 +43,10 @@ pub async fn renew(berth: &Berth, caller: &Caller, id: Uuid, input: Renew) -> Re
     let granted = if input.exact { until } else { lease.expires_at.map_or(until, |at| at.max(until)) };
     lease.status = super::step(lease.status.on(Event::Extend))?;
     lease.expires_at = Some(granted);
-    lease.renewed_at = Some(now);
-    tx.save_lease(&lease, Status::Active, lease.epoch, now).await?;
-    super::lease::tell(&mut tx, &lease, "lease.renewed", &caller.actor(), now).await?;
+    (lease.renewed_at, lease.updated_at, row.server_time) = (Some(now), now, now);
+    tx.extend_lease(lease, super::lease::event(lease, "lease.renewed", &caller.actor()), now).await?;
     tx.commit().await?;
-    let mut view = super::lease::read(berth, caller.organization, id).await?;
+    let mut view = super::lease::view(row);
     view.token = Some(berth.token_for(&view.lease));
     Ok(view)
 }

@@ -15,6 +15,7 @@ use sqlx::{Connection, PgConnection, PgPool, Postgres, SqliteConnection, Transac
 use super::Result;
 use super::batch::{Batches, Seat};
 use super::contact::{Begun, Contact};
+use super::log::{self, Log};
 use super::readers::{Reader, Readers};
 use crate::clock::{Offset, Time};
 
@@ -121,9 +122,11 @@ impl Store {
                 .foreign_keys(true)
                 .busy_timeout(Duration::from_secs(5));
             // What a savepoint may have to put back is kept in memory; it is no more than what one batch changed.
-            let conn = SqliteConnection::connect_with(&options.clone().pragma("temp_store", "MEMORY")).await?;
+            let writing = options.clone().pragma("temp_store", "MEMORY").pragma("wal_autocheckpoint", log::LONG);
+            let conn = SqliteConnection::connect_with(&writing).await?;
+            let log = Log::new(options.clone().create_if_missing(false));
             let readers = Readers::new(options.create_if_missing(false).pragma("query_only", "ON"));
-            Backend::Sqlite { writers: Batches::new(conn).await?, readers }
+            Backend::Sqlite { writers: Batches::new(conn, log).await?, readers }
         } else {
             let contact = Arc::new(Contact::new());
             let trust = Arc::clone(&contact);
@@ -257,7 +260,7 @@ impl Tx {
     /// decides who owns what. An error if the database was away since the transaction began.
     pub async fn now(&mut self) -> Result<Time> {
         let millis: i64 = match &mut self.inner {
-            Inner::Sqlite(t) => sqlx::query_scalar(concat!("SELECT ", time_of!(sqlite))).fetch_one(t.conn()).await?,
+            Inner::Sqlite(_) => Time::of_this_machine().0,
             Inner::Postgres(t) => {
                 let asked = Instant::now();
                 let (contact, conn) = t.parts();

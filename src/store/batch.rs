@@ -3,8 +3,8 @@
 //!
 //! Whoever ends well leaves its savepoint as it is and waits; the next in line nests its own in it, and a task that stands behind
 //! everybody commits. Whoever is dropped leaves a savepoint that the next in line rolls back. What becomes of a savepoint is written
-//! down before its holder lets go, with no await between, and what is being opened is written down before it is asked for: a future
-//! may be dropped anywhere.
+//! down before its holder lets go, with no await between, and that one is being opened before it is asked for: a future may be
+//! dropped anywhere.
 //!
 //! A caller may have seen what a neighbour wrote and nobody has committed yet. If it ends well it is answered with that neighbour;
 //! if it leaves without writing, [`Batches::settled`] is what everything that it says or does next waits for.
@@ -16,13 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, SqliteConnection};
+use sqlx::SqliteConnection;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
 use super::Result;
 use super::error::StoreError;
+use super::log::Log;
 
 /// What a batch came to, for one of its members; nothing is sent to those whom a neighbour's failure undid.
 type Answer = std::result::Result<(), sqlx::Error>;
@@ -34,6 +35,7 @@ pub(super) struct Batches(Arc<Shared>);
 struct Shared {
     writer: Arc<Mutex<Writer>>,
     commits: TaskTracker,
+    log: Log,
     /// The last batch that somebody left without writing, having seen what others wrote.
     seen: AtomicU64,
     ended: watch::Sender<Ended>,
@@ -51,6 +53,8 @@ struct Ended {
 enum Phase {
     /// No transaction is open.
     Rest,
+    /// A savepoint was asked for; nothing was written since the last one that is to stay.
+    Opening,
     /// The innermost savepoint is somebody's who has not said yet that it is to stay.
     Open,
     /// Every savepoint is to stay.
@@ -62,8 +66,8 @@ pub(super) struct Writer {
     pub(super) conn: SqliteConnection,
     phase: Phase,
     batch: u64,
-    /// How many savepoints are open; the first member of a batch has none and is the transaction itself.
-    depth: u32,
+    /// Whether a savepoint is open; the first member of a batch has none and is the transaction itself.
+    nested: bool,
     /// Members that ended well.
     waiting: Vec<oneshot::Sender<Answer>>,
     /// How many members are committed alone, because a batch failed and nobody knows whose fault it was.
@@ -80,14 +84,15 @@ pub(super) struct Seat {
 
 impl Batches {
     /// Takes the connection over.
-    pub(super) async fn new(mut conn: SqliteConnection) -> Result<Self> {
+    pub(super) async fn new(mut conn: SqliteConnection, log: Log) -> Result<Self> {
         let lost = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&lost);
         conn.lock_handle().await?.set_rollback_hook(move || flag.store(true, Ordering::SeqCst));
-        let writer = Writer { conn, phase: Phase::Rest, batch: 0, depth: 0, waiting: Vec::new(), alone: 0, lost };
+        let writer = Writer { conn, phase: Phase::Rest, batch: 0, nested: false, waiting: Vec::new(), alone: 0, lost };
         Ok(Self(Arc::new(Shared {
             writer: Arc::new(Mutex::new(writer)),
             commits: TaskTracker::new(),
+            log,
             seen: AtomicU64::new(0),
             ended: watch::Sender::new(Ended::default()),
         })))
@@ -123,6 +128,7 @@ impl Batches {
     pub(super) async fn close(&self) {
         self.0.commits.close();
         self.0.commits.wait().await;
+        self.0.log.close().await;
     }
 
     #[cfg(test)]
@@ -154,7 +160,13 @@ impl Seat {
             drop(self);
             if first {
                 let line = Arc::clone(&shared.writer);
-                shared.clone().commits.spawn(async move { line.lock_owned().await.close(&shared.ended).await });
+                shared.clone().commits.spawn(async move {
+                    let mut writer = line.lock_owned().await;
+                    writer.close(&shared.ended).await;
+                    let batch = writer.batch;
+                    drop(writer);
+                    shared.log.copy(batch).await;
+                });
             }
         }
         match answer.await {
@@ -187,24 +199,31 @@ impl Writer {
     async fn enter(&mut self, ended: &watch::Sender<Ended>) -> Result<()> {
         self.undo_unfinished(ended).await;
         if self.phase == Phase::Rest {
-            (self.phase, self.depth, self.batch) = (Phase::Open, 0, self.batch + 1);
+            (self.phase, self.nested, self.batch) = (Phase::Open, false, self.batch + 1);
             self.lost.store(false, Ordering::SeqCst);
-            return Ok(self.execute("BEGIN IMMEDIATE".to_owned()).await?);
+            return Ok(self.execute("BEGIN IMMEDIATE").await?);
         }
-        (self.phase, self.depth) = (Phase::Open, self.depth + 1);
-        Ok(self.execute(format!("SAVEPOINT b{}", self.depth)).await?)
+        // The former one is given up in the same breath: what a write costs grows with how many are open.
+        let open = if self.nested { "RELEASE member; SAVEPOINT member" } else { "SAVEPOINT member" };
+        self.phase = Phase::Opening;
+        self.execute(open).await?;
+        (self.phase, self.nested) = (Phase::Open, true);
+        Ok(())
     }
 
     /// Rolls back what a dropped holder left, and nothing that is to stay.
     async fn undo_unfinished(&mut self, ended: &watch::Sender<Ended>) {
         let broken = match self.phase {
             Phase::Rest => false,
-            Phase::Kept => self.is_lost(),
-            Phase::Open if self.depth == 0 => true,
-            Phase::Open => self.execute(format!("ROLLBACK TO b{}", self.depth)).await.is_err() || self.is_lost(),
+            Phase::Opening | Phase::Kept => self.is_lost(),
+            Phase::Open if self.nested => self.execute("ROLLBACK TO member").await.is_err() || self.is_lost(),
+            Phase::Open => true,
         };
         if broken {
             self.break_off(ended).await;
+        } else if self.phase == Phase::Opening {
+            // Nobody knows how far it came; one that is opened inside it hides it.
+            (self.phase, self.nested) = (Phase::Kept, false);
         } else if self.phase == Phase::Open {
             self.phase = Phase::Kept;
         }
@@ -216,7 +235,7 @@ impl Writer {
         if self.phase == Phase::Rest {
             return;
         }
-        match self.execute("COMMIT".to_owned()).await {
+        match self.execute("COMMIT").await {
             Ok(()) => {
                 self.phase = Phase::Rest;
                 ended.send_modify(|ended| ended.last = self.batch);
@@ -243,7 +262,7 @@ impl Writer {
     /// Ends the transaction, or what the database has left of it; members that waited for it hear that it was undone.
     async fn break_off(&mut self, ended: &watch::Sender<Ended>) {
         // It fails where the database has rolled back by itself.
-        self.execute("ROLLBACK".to_owned()).await.ok();
+        self.execute("ROLLBACK").await.ok();
         self.phase = Phase::Rest;
         ended.send_modify(|ended| {
             ended.last = self.batch;
@@ -258,7 +277,7 @@ impl Writer {
         self.lost.load(Ordering::SeqCst)
     }
 
-    async fn execute(&mut self, sql: String) -> std::result::Result<(), sqlx::Error> {
-        sqlx::query(AssertSqlSafe(sql)).persistent(false).execute(&mut self.conn).await.map(|_| ())
+    async fn execute(&mut self, sql: &'static str) -> std::result::Result<(), sqlx::Error> {
+        sqlx::query(sql).persistent(false).execute(&mut self.conn).await.map(|_| ())
     }
 }

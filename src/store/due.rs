@@ -30,6 +30,56 @@ pub const INTENTS: &str = "SELECT i.id FROM instance i
                AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.instance_id = i.id AND (l.status = 'pending' OR (l.status = 'active' AND l.release IS NOT NULL)))
              ORDER BY i.updated_at LIMIT $2";
 
+/// Whether nobody uses the instance `i` of the environment `e`, for longer than its time-out; `$1` is now.
+macro_rules! idle {
+    () => {
+        "i.hold_reason IS NULL
+           AND (i.disposition IN ('stop_and_retain', 'destroy') OR i.used_at <= $1 - CASE WHEN i.status = 'running' THEN e.idle_timeout_ms ELSE e.retain_ms END)
+           AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.sandbox_id = i.sandbox_id AND l.status IN ('pending', 'active'))
+           AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.instance_id = i.id AND l.status = 'retained')"
+    };
+}
+
+/// Instances whose use is worth a look.
+macro_rules! to_check {
+    () => {
+        "SELECT i.id FROM instance i JOIN environment e ON e.id = i.environment_id
+         WHERE i.status IN ('running', 'stopped') AND i.idle_check_at <= $1 AND "
+    };
+}
+
+/// Running instances that nobody uses.
+pub const IDLE: &str = concat!(to_check!(), "i.status = 'running' AND ", idle!(), " ORDER BY i.idle_check_at LIMIT $2");
+
+/// Stopped instances that nobody came back for.
+pub const FORGOTTEN: &str = concat!(to_check!(), "i.status = 'stopped' AND ", idle!(), " ORDER BY i.idle_check_at LIMIT $2");
+
+/// Puts the look at instances that are in use off to when they may be idle at the earliest.
+macro_rules! put_off {
+    ($lock:literal) => {
+        concat!(
+            "UPDATE instance SET idle_check_at = (SELECT max(n.at) FROM (
+                 SELECT instance.used_at + CASE WHEN instance.status = 'running' THEN e.idle_timeout_ms ELSE e.retain_ms END AS at
+                     FROM environment e WHERE e.id = instance.environment_id
+                 UNION ALL SELECT l.expires_at FROM lease l WHERE l.sandbox_id = instance.sandbox_id AND l.status IN ('pending', 'active')
+                 UNION ALL SELECT l.retain_until FROM lease l WHERE l.instance_id = instance.id AND l.status = 'retained'
+                 UNION ALL SELECT $1 + 1000) AS n)
+             WHERE id IN (",
+            to_check!(),
+            "NOT (",
+            idle!(),
+            ") ORDER BY i.idle_check_at LIMIT $2",
+            $lock,
+            ")"
+        )
+    };
+}
+
+/// [`put_off`] on SQLite.
+pub const PUT_OFF_SQLITE: &str = put_off!("");
+/// [`put_off`] on PostgreSQL, where several servers look at once.
+pub const PUT_OFF_POSTGRES: &str = put_off!(" FOR UPDATE OF i SKIP LOCKED");
+
 /// All of them, by name.
 pub const ALL: &[(&str, &str)] = &[
     ("expired", EXPIRED),
@@ -38,4 +88,6 @@ pub const ALL: &[(&str, &str)] = &[
     ("releases", RELEASES),
     ("cleanups", CLEANUPS),
     ("intents", INTENTS),
+    ("idle", IDLE),
+    ("forgotten", FORGOTTEN),
 ];

@@ -53,11 +53,15 @@ pub struct Locked {
 impl Tx {
     /// Locks a lease's sandbox and reads both as they are now. `not_found` for a foreign lease as for an unknown one.
     pub async fn lock_lease(&mut self, organization: Uuid, lease: Uuid) -> Result<Locked> {
-        let found = self.lease(organization, lease).await?.ok_or_else(|| Error::not_found("lease"))?;
-        let sandbox = self.lock_sandbox(found.sandbox_id).await?.ok_or_else(|| Error::not_found("lease"))?;
-        let lease = self.lease(organization, lease).await?.ok_or_else(|| Error::not_found("lease"))?;
-        let now = self.now().await?;
-        Ok(Locked { sandbox, lease, now })
+        let locked = if self.is_sqlite() {
+            self.lease_and_sandbox(organization, lease).await?
+        } else {
+            let found = self.lease(organization, lease).await?.ok_or_else(|| Error::not_found("lease"))?;
+            let sandbox = self.lock_sandbox(found.sandbox_id).await?;
+            self.lease(organization, lease).await?.zip(sandbox)
+        };
+        let (lease, sandbox) = locked.ok_or_else(|| Error::not_found("lease"))?;
+        Ok(Locked { sandbox, lease, now: self.now().await? })
     }
 
     /// Passes the fence for a write, or explains why not.

@@ -28,7 +28,7 @@ impl Tx {
             "UPDATE instance SET role = $3, status = $4, quiet = $5, hold_reason = $6, retire_reason = $7, disposition = $8, workspace_path = $9,
                  provider_expires_at = $10, observed_at = $11, provision_deadline = $12, cleanup_attempts = $13, cleanup_next_at = $14,
                  cleanup_error_kind = $15, quarantine_reason = $16, used_at = $17, running_at = $18, stopped_at = $19, retired_at = $20,
-                 destroyed_at = $21, updated_at = $22, owed_fence = $23
+                 destroyed_at = $21, updated_at = $22, owed_fence = $23, idle_check_at = 0
              WHERE id = $1 AND status = $2")
             .bind(i.id).bind(was).bind(i.role).bind(i.status).bind(i.quiet).bind(i.hold_reason).bind(&i.retire_reason).bind(i.disposition)
             .bind(&i.workspace_path).bind(i.provider_expires_at).bind(i.observed_at).bind(i.provision_deadline).bind(i.cleanup_attempts)
@@ -115,16 +115,26 @@ impl Tx {
             .bind(now).bind(limit).fetch_all(c).await)?)
     }
 
-    /// Idle rows: running or stopped, unheld, with no live or retained lease, unused since `before`.
-    pub async fn idle_instances(&mut self, status: Status, now: Time, limit: i64) -> Result<Vec<Uuid>> {
-        Ok(on!(self, c => sqlx::query_scalar(
-            "SELECT i.id FROM instance i JOIN environment e ON e.id = i.environment_id
-             WHERE i.status = $1 AND i.hold_reason IS NULL
-               AND (i.disposition IN ('stop_and_retain', 'destroy') OR i.used_at <= $2 - CASE WHEN $1 = 'running' THEN e.idle_timeout_ms ELSE e.retain_ms END)
-               AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.sandbox_id = i.sandbox_id AND l.status IN ('pending', 'active'))
-               AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.instance_id = i.id AND l.status = 'retained')
-             ORDER BY i.used_at LIMIT $3")
-            .bind(status).bind(now).bind(limit).fetch_all(c).await)?)
+    /// Running instances that nobody uses, for longer than their environment's time-out.
+    pub async fn idle_instances(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(due::IDLE).bind(now).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// Stopped instances that nobody came back for.
+    pub async fn forgotten_instances(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(due::FORGOTTEN).bind(now).bind(limit).fetch_all(c).await)?)
+    }
+
+    /// Puts the look at instances that are in use off to when they may be idle at the earliest; how many of at most `limit` there were.
+    pub async fn put_off_idle_checks(&mut self, now: Time, limit: i64) -> Result<u64> {
+        let sql = if self.is_sqlite() { due::PUT_OFF_SQLITE } else { due::PUT_OFF_POSTGRES };
+        Ok(on!(self, c => sqlx::query(sql).bind(now).bind(limit).execute(c).await.map(|d| d.rows_affected()))?)
+    }
+
+    /// The next pass looks whether this instance is idle.
+    pub(super) async fn check_idle_soon(&mut self, id: Uuid) -> Result<()> {
+        on!(self, c => sqlx::query("UPDATE instance SET idle_check_at = 0 WHERE id = $1").bind(id).execute(c).await.map(|_| ()))?;
+        Ok(())
     }
 
     /// Rows of a provider that ran or stood still when they were last looked at, which was before this; the longest ago first.

@@ -1,14 +1,18 @@
 //! Leases.
 
+use sqlx::FromRow;
 use sqlx::types::Json;
 use uuid::Uuid;
 
+use super::backend::Inner;
 use super::error::StoreError;
+use super::event::NewEvent;
 use super::{Cursor, Filters, Result, Tx, due, page};
 use crate::clock::Time;
 use crate::model::instance::{self, Glance};
 use crate::model::lease::Disposition;
 use crate::model::lease::{Lease, Status};
+use crate::model::sandbox::Sandbox;
 use crate::model::scope::Scope;
 
 /// A lease with what its reader is told of its environment and its sandbox, and the database's time.
@@ -74,6 +78,22 @@ macro_rules! joined_leases {
     };
 }
 
+/// Extends an active lease.
+macro_rules! extended {
+    () => {
+        "UPDATE lease SET ttl_ms = $4, expires_at = $5, renewed_at = $6, updated_at = $6
+         WHERE id = $1 AND epoch = $2 AND generation = $3 AND status = 'active' AND release IS NULL"
+    };
+}
+
+/// The event of an extension, wherever there was one.
+macro_rules! told_of {
+    () => {
+        " INSERT INTO event (id, organization_id, type, time, subject_kind, subject_id, generation, actor_kind, actor_id, actor_name, data)
+          SELECT $7, $8, $9, $6, $10, $11, $3, $12, $13, $14, $15 "
+    };
+}
+
 impl Tx {
     /// Stores a new lease. A unique violation: another live writer, or another live lease of this holder.
     pub async fn insert_lease(&mut self, l: &Lease) -> Result<()> {
@@ -101,13 +121,56 @@ impl Tx {
             .bind(l.ends_as).bind(l.ttl_ms).bind(l.expires_at).bind(l.retain_until).bind(l.evidence).bind(&l.plan).bind(&l.acquisition)
             .bind(&l.release).bind(&l.failure_code).bind(&l.failure_reason).bind(l.acquired_at).bind(l.renewed_at).bind(l.released_at).bind(now).bind(&l.failure_facts)
             .execute(c).await.map(|d| d.rows_affected()))?;
-        if saved == 1 { Ok(()) } else { Err(StoreError::Moved) }
+        if saved != 1 {
+            return Err(StoreError::Moved);
+        }
+        match l.instance_id {
+            Some(instance) if !l.status.is_live() => self.check_idle_soon(instance).await,
+            _ => Ok(()),
+        }
     }
 
     /// By id, of this organization.
     pub async fn lease(&mut self, organization: Uuid, id: Uuid) -> Result<Option<Lease>> {
         Ok(on!(self, c => sqlx::query_as("SELECT * FROM lease WHERE organization_id = $1 AND id = $2")
             .bind(organization).bind(id).fetch_optional(c).await)?)
+    }
+
+    /// A lease and its sandbox in one question to SQLite, where each costs a turn of its thread.
+    pub(super) async fn lease_and_sandbox(&mut self, organization: Uuid, id: Uuid) -> Result<Option<(Lease, Sandbox)>> {
+        let Inner::Sqlite(tx) = &mut self.inner else { return Ok(None) };
+        let rows = sqlx::query(
+            "SELECT * FROM lease WHERE organization_id = $1 AND id = $2;
+             SELECT * FROM sandbox WHERE id = (SELECT sandbox_id FROM lease WHERE organization_id = $1 AND id = $2)",
+        );
+        let rows = rows.bind(organization).bind(id).fetch_all(tx.conn()).await?;
+        let [lease, sandbox] = rows.as_slice() else { return Ok(None) };
+        Ok(Some((Lease::from_row(lease)?, Sandbox::from_row(sandbox)?)))
+    }
+
+    /// Locks a lease's sandbox and reads the lease with what its reader is told, as they are now.
+    pub async fn lock_joined_lease(&mut self, organization: Uuid, id: Uuid) -> Result<Option<JoinedLease>> {
+        if !self.is_sqlite() {
+            let Some(lease) = self.lease(organization, id).await? else { return Ok(None) };
+            self.lock_sandbox(lease.sandbox_id).await?;
+        }
+        self.joined_lease(organization, id).await
+    }
+
+    /// Writes down until when an active lease is extended, and its event, if it still has the epoch and generation that was decided
+    /// on. One question: this is what is written most.
+    pub async fn extend_lease(&mut self, l: &Lease, event: NewEvent<'_>, now: Time) -> Result<()> {
+        let sql = if self.is_sqlite() {
+            concat!(extended!(), ";", told_of!(), "WHERE changes() = 1")
+        } else {
+            concat!("WITH extended AS (", extended!(), " RETURNING id)", told_of!(), "FROM extended")
+        };
+        let written = on!(self, c => sqlx::query(sql)
+            .bind(l.id).bind(l.epoch).bind(l.generation).bind(l.ttl_ms).bind(l.expires_at).bind(now)
+            .bind(crate::id::new()).bind(event.organization).bind(event.type_).bind(event.subject_kind).bind(event.subject)
+            .bind(event.actor.kind()).bind(event.actor.id()).bind(event.actor.name()).bind(Json(event.data))
+            .execute(c).await.map(|d| d.rows_affected()))?;
+        if written >= 1 { Ok(()) } else { Err(StoreError::Moved) }
     }
 
     /// By id, of this organization, with what its reader is told besides: one statement, because this is what is asked most.

@@ -22,6 +22,7 @@ pub mod instance;
 pub mod invariant;
 pub mod key;
 pub mod lease;
+mod log;
 pub mod operation;
 pub mod organization;
 pub mod page;

@@ -27,17 +27,24 @@ impl Tx {
         if let Some(sandbox) = made {
             return Ok((sandbox, true));
         }
-        let found: Option<Sandbox> = on!(self, c => sqlx::query_as(
-            "UPDATE sandbox SET lock_seq = lock_seq + 1 WHERE organization_id = $1 AND environment_id = $2 AND scope_key = $3 RETURNING *")
-            .bind(organization).bind(environment).bind(&key).fetch_optional(c).await)?;
+        let sql = if self.is_sqlite() {
+            "SELECT * FROM sandbox WHERE organization_id = $1 AND environment_id = $2 AND scope_key = $3"
+        } else {
+            "UPDATE sandbox SET lock_seq = lock_seq + 1 WHERE organization_id = $1 AND environment_id = $2 AND scope_key = $3 RETURNING *"
+        };
+        let found: Option<Sandbox> =
+            on!(self, c => sqlx::query_as(sql).bind(organization).bind(environment).bind(&key).fetch_optional(c).await)?;
         found.map(|sandbox| (sandbox, false)).ok_or(StoreError::Moved)
     }
 
-    /// Takes the sandbox's lock and reads it as it is now.
+    /// Takes the sandbox's lock and reads it as it is now. On SQLite whoever writes has every lock.
     pub async fn lock_sandbox(&mut self, id: Uuid) -> Result<Option<Sandbox>> {
-        Ok(
-            on!(self, c => sqlx::query_as("UPDATE sandbox SET lock_seq = lock_seq + 1 WHERE id = $1 RETURNING *").bind(id).fetch_optional(c).await)?,
-        )
+        let sql = if self.is_sqlite() {
+            "SELECT * FROM sandbox WHERE id = $1"
+        } else {
+            "UPDATE sandbox SET lock_seq = lock_seq + 1 WHERE id = $1 RETURNING *"
+        };
+        Ok(on!(self, c => sqlx::query_as(sql).bind(id).fetch_optional(c).await)?)
     }
 
     /// By id.

@@ -1,9 +1,12 @@
 //! A pass costs what is due and not what there is: the plans of its queries over many leases of which few are due.
 
+use berth::model::instance::Status;
 use berth::store::due;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row, SqliteConnection};
 
+use crate::both;
+use crate::harness::client::got;
 use crate::harness::{Db, World};
 
 /// How many leases there are. The plan is what counts, so it need not be a million.
@@ -24,9 +27,9 @@ fn fill(db: Db, now: i64) -> [String; 5] {
     let instance = |status: &str, role: &str, name: &str, cleanup: &str, some: &str| {
         format!(
             "INSERT INTO instance (id, organization_id, environment_id, sandbox_id, generation, role, provider, binding, provider_ref, config,
-                 fingerprint, status, cleanup_next_at, provision_deadline, used_at, created_at, updated_at)
+                 fingerprint, status, cleanup_next_at, provision_deadline, used_at, idle_check_at, created_at, updated_at)
              SELECT {id}, s.organization_id, s.environment_id, s.id, {name}, '{role}', 'memory', 'b', {text} || '-{name}', '{{}}', 'f',
-                 '{status}', {cleanup}, 0, {now}, s.created_at, {now} FROM sandbox s WHERE s.created_at <= {some}"
+                 '{status}', {cleanup}, 0, {now}, {now} + (s.created_at - {DUE}) * 1000000, s.created_at, {now} FROM sandbox s WHERE s.created_at <= {some}"
         )
     };
     [
@@ -44,6 +47,27 @@ fn fill(db: Db, now: i64) -> [String; 5] {
         ),
         "ANALYZE".to_owned(),
     ]
+}
+
+both! {
+    async fn an_instance_in_use_is_looked_at_again_when_its_lease_ends(world) {
+        let due = "SELECT CAST(count(*) AS TEXT) FROM instance i JOIN lease l ON l.instance_id = i.id WHERE i.idle_check_at = l.expires_at";
+        let now = "SELECT CAST(count(*) AS TEXT) FROM instance WHERE idle_check_at = 0";
+        let lease = world.acquire("run", "s").await.unwrap();
+        assert_eq!((world.text(due).await, world.text(now).await), ("0".to_owned(), "1".to_owned()));
+        world.settle().await;
+        assert_eq!(world.text(due).await, "1");
+        // Time-outs of its environment may be shorter by now.
+        let wire = world.serve().await;
+        let patched = got(wire.ask("PATCH", "/v1/environments/default").json(&json!({ "idle_timeout_seconds": 10 }))).await;
+        assert_eq!((patched.status, world.text(now).await), (200, "1".to_owned()), "{patched:?}");
+        world.settle().await;
+        assert_eq!(world.text(due).await, "1");
+        world.release(&lease).await.unwrap();
+        world.settle().await;
+        assert_eq!(world.row(lease.lease.instance_id.unwrap()).await.status, Status::Stopped);
+        assert_eq!(world.text(due).await, "0");
+    }
 }
 
 /// Every node of a plan.
@@ -92,8 +116,15 @@ async fn a_pass_touches_due_rows_only_sqlite() {
         let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
         // The first table is what is walked through: a search in the index of what may be due, or that whole partial index.
         let first = &steps[0];
-        let index =
-            ["lease_due (", "lease_retained_due (", "lease_unsettled", "lease_releasing", "instance_cleanup_due (", "instance_unsettled"];
+        let index = [
+            "lease_due (",
+            "lease_retained_due (",
+            "lease_unsettled",
+            "lease_releasing",
+            "instance_cleanup_due (",
+            "instance_unsettled",
+            "instance_idle (",
+        ];
         assert!(index.iter().any(|index| first.contains(&format!("INDEX {index}"))), "{name}: {steps:?}");
         let walked = steps.iter().filter(|step| step.starts_with("SCAN")).count();
         assert!(walked <= 1, "{name}: {steps:?}");

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Ceilings;
+use super::registry::RegistryAuth;
 use crate::provider::{Kind, ProviderError, Result, Spec};
 
 /// Where a workspace is unless somebody says otherwise.
@@ -23,6 +24,7 @@ const DEFAULT_PIDS: u64 = 512;
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
     pub(super) image: String,
+    pub(super) registry_auth: Option<RegistryAuth>,
     #[serde(default)]
     pub(super) command: Vec<String>,
     pub(super) user: Option<String>,
@@ -112,6 +114,14 @@ pub(super) fn schema(ceilings: &Ceilings) -> Value {
     let networks: Vec<&str> = ["none", "bridge"].into_iter().chain(ceilings.networks.iter().map(String::as_str)).collect();
     let mut properties = json!({
         "image": { "type": "string", "pattern": "^[a-zA-Z0-9][a-zA-Z0-9._:/@-]{0,254}$", "description": "Pulled when it is not there." },
+        "registry_auth": {
+            "type": "object", "required": ["username", "password"], "additionalProperties": false,
+            "properties": {
+                "username": { "type": "string", "minLength": 1, "maxLength": 255 },
+                "password": { "type": "string", "format": "secret-ref", "description": "Or a token; always a secret." }
+            },
+            "description": "Who pulls the image from its registry."
+        },
         "command": {
             "type": "array", "items": { "type": "string", "pattern": "^[^\\u0000]*$" }, "maxItems": 100,
             "description": "What the container runs beside the commands of leases; nothing, unless given."
@@ -194,6 +204,7 @@ mod tests {
             ("env", json!({ "BERTH_EXEC": "x" }), "/env"),
             ("tmpfs", json!({ "/a:exec": { "size_mb": 1 } }), "/tmpfs"),
             ("tmpfs", json!({ "/a": { "size_mb": 1, "mode": 1 } }), "/tmpfs/~1a"),
+            ("registry_auth", json!({ "username": "u" }), "/registry_auth"),
         ] {
             let mut config = json!({ "image": "a" });
             config[key] = value;

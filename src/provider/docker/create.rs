@@ -50,7 +50,7 @@ impl Docker {
         }
         let image = match image {
             Some(image) => image,
-            None => self.images.get(&self.engine, &config.image).await?,
+            None => self.images.get(&self.engine, &config.image, config.registry_auth.as_ref()).await?,
         };
         self.images.check(&self.engine, &image).await?;
         let owner = owner_of(&config, &image)?;

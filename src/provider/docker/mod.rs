@@ -15,6 +15,7 @@ mod lifecycle;
 mod memory;
 mod owner;
 mod paths;
+mod registry;
 mod snapshot;
 mod spool;
 mod tarball;

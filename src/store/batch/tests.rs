@@ -32,7 +32,7 @@ impl Base {
             sqlx::query(table).execute(&mut conn).await.unwrap();
         }
         let reader = SqliteConnection::connect_with(&options).await.unwrap();
-        Self { batches: Batches::new(conn).await.unwrap(), reader, _dir: dir }
+        Self { batches: Batches::new(conn, Log::new(options.clone())).await.unwrap(), reader, _dir: dir }
     }
 
     /// What is durable.
