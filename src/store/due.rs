@@ -54,7 +54,8 @@ pub const IDLE: &str = concat!(to_check!(), "i.status = 'running' AND ", idle!()
 /// Stopped instances that nobody came back for.
 pub const FORGOTTEN: &str = concat!(to_check!(), "i.status = 'stopped' AND ", idle!(), " ORDER BY i.idle_check_at LIMIT $2");
 
-/// Puts the look at instances that are in use off to when they may be idle at the earliest.
+/// Puts the look at instances that are in use off to when they may be idle at the earliest. Rows that changed a moment ago are left for
+/// the next pass: on PostgreSQL a lease that ends meanwhile may still be seen as it was, and its instance would be forgotten till then.
 macro_rules! put_off {
     ($lock:literal) => {
         concat!(
@@ -66,7 +67,7 @@ macro_rules! put_off {
                  UNION ALL SELECT $1 + 1000) AS n)
              WHERE id IN (",
             to_check!(),
-            "NOT (",
+            "i.idle_check_at <= $1 - 30000 AND NOT (",
             idle!(),
             ") ORDER BY i.idle_check_at LIMIT $2",
             $lock,

@@ -71,8 +71,8 @@ impl Tx {
             .bind(e.idle_timeout_ms).bind(e.on_idle).bind(e.retain_ms).bind(&e.checkpoint_policy).bind(&e.workspace_path)
             .bind(e.max_live_instances).bind(&e.metadata).bind(e.version).bind(now).execute(c).await.map(|d| d.rows_affected()))?;
         // Its time-outs may be shorter now.
-        on!(self, c => sqlx::query("UPDATE instance SET idle_check_at = 0 WHERE environment_id = $1 AND status IN ('running', 'stopped')")
-            .bind(e.id).execute(c).await.map(|_| ()))?;
+        on!(self, c => sqlx::query("UPDATE instance SET idle_check_at = $2 WHERE environment_id = $1 AND status IN ('running', 'stopped')")
+            .bind(e.id).bind(now).execute(c).await.map(|_| ()))?;
         Ok(saved == 1)
     }
 

@@ -12,8 +12,9 @@ impl Tx {
     pub async fn insert_instance(&mut self, i: &Instance) -> Result<()> {
         on!(self, c => sqlx::query(
             "INSERT INTO instance (id, organization_id, environment_id, sandbox_id, generation, role, provider, binding, provider_ref, config,
-                 configured_path, fingerprint, status, quiet, retire_reason, provision_deadline, cleanup_next_at, used_at, created_at, retired_at, updated_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $19)")
+                 configured_path, fingerprint, status, quiet, retire_reason, provision_deadline, cleanup_next_at, used_at, created_at, retired_at, updated_at,
+                 idle_check_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $19, $19)")
             .bind(i.id).bind(i.organization_id).bind(i.environment_id).bind(i.sandbox_id).bind(i.generation).bind(i.role).bind(&i.provider)
             .bind(&i.binding).bind(&i.provider_ref).bind(&i.config).bind(&i.configured_path).bind(&i.fingerprint).bind(i.status).bind(i.quiet)
             .bind(&i.retire_reason).bind(i.provision_deadline).bind(i.cleanup_next_at).bind(i.used_at).bind(i.created_at).bind(i.retired_at)
@@ -28,7 +29,7 @@ impl Tx {
             "UPDATE instance SET role = $3, status = $4, quiet = $5, hold_reason = $6, retire_reason = $7, disposition = $8, workspace_path = $9,
                  provider_expires_at = $10, observed_at = $11, provision_deadline = $12, cleanup_attempts = $13, cleanup_next_at = $14,
                  cleanup_error_kind = $15, quarantine_reason = $16, used_at = $17, running_at = $18, stopped_at = $19, retired_at = $20,
-                 destroyed_at = $21, updated_at = $22, owed_fence = $23, idle_check_at = 0
+                 destroyed_at = $21, updated_at = $22, owed_fence = $23, idle_check_at = $22
              WHERE id = $1 AND status = $2")
             .bind(i.id).bind(was).bind(i.role).bind(i.status).bind(i.quiet).bind(i.hold_reason).bind(&i.retire_reason).bind(i.disposition)
             .bind(&i.workspace_path).bind(i.provider_expires_at).bind(i.observed_at).bind(i.provision_deadline).bind(i.cleanup_attempts)
@@ -132,8 +133,8 @@ impl Tx {
     }
 
     /// The next pass looks whether this instance is idle.
-    pub(super) async fn check_idle_soon(&mut self, id: Uuid) -> Result<()> {
-        on!(self, c => sqlx::query("UPDATE instance SET idle_check_at = 0 WHERE id = $1").bind(id).execute(c).await.map(|_| ()))?;
+    pub(super) async fn check_idle_soon(&mut self, id: Uuid, now: Time) -> Result<()> {
+        on!(self, c => sqlx::query("UPDATE instance SET idle_check_at = $2 WHERE id = $1").bind(id).bind(now).execute(c).await.map(|_| ()))?;
         Ok(())
     }
 

@@ -125,7 +125,7 @@ impl Tx {
             return Err(StoreError::Moved);
         }
         match l.instance_id {
-            Some(instance) if !l.status.is_live() => self.check_idle_soon(instance).await,
+            Some(instance) if !l.status.is_live() => self.check_idle_soon(instance, now).await,
             _ => Ok(()),
         }
     }
