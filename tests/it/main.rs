@@ -38,6 +38,7 @@ mod renew_and_expiry;
 mod required;
 mod resume_and_provision;
 mod secrets;
+mod simulation;
 mod spool;
 mod sync;
 mod waiting;

@@ -10,6 +10,7 @@ mod world;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::json;
@@ -109,6 +110,24 @@ impl Memory {
         self.0.lock().objects.remove(provider_ref).map(|mut object| object.kill_all()).is_some()
     }
 
+    /// Moves the provider's clock, by which objects have their age and their end.
+    pub fn advance(&self, by: Duration) {
+        self.0.lock().ahead += by;
+    }
+
+    /// Ends every object whose life is over by the provider's clock, as a provider does that attests an end.
+    pub fn end_lives(&self) {
+        let mut world = self.0.lock();
+        let now = world.now();
+        world.objects.retain(|_, object| {
+            let lives = object.ends_at.is_none_or(|at| at > now);
+            if !lives {
+                object.kill_all();
+            }
+            lives
+        });
+    }
+
     /// The snapshots there are.
     pub fn snapshots(&self) -> Vec<String> {
         self.0.lock().snapshots.keys().cloned().collect()
@@ -147,7 +166,10 @@ impl Provider for Memory {
         json!({
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "type": "object",
-            "properties": { "label": { "type": "string", "description": "Means nothing; makes configurations differ." } },
+            "properties": {
+                "label": { "type": "string", "description": "Means nothing; makes configurations differ." },
+                "lifetime_seconds": { "type": "integer", "minimum": 1, "description": "After how long the provider ends it; never, if absent." }
+            },
             "additionalProperties": false
         })
     }
@@ -283,7 +305,7 @@ impl Provider for Memory {
     async fn snapshot(&self, provider_ref: &str, id: Uuid) -> Result<Snapshot> {
         let mut world = self.enter(Verb::Snapshot);
         let object = world.object(provider_ref)?;
-        let kept = Kept { tree: object.tree.clone(), deployment: object.tag.deployment, created_at: now() };
+        let kept = Kept { tree: object.tree.clone(), deployment: object.tag.deployment, created_at: world.now() };
         let snapshot_ref = format!("memory-snapshot-{id}");
         world.snapshots.entry(snapshot_ref.clone()).or_insert(kept);
         Ok(Snapshot { snapshot_ref, size_bytes: None, expires_at: None })

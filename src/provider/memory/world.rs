@@ -1,7 +1,7 @@
 //! What exists in a memory provider: its objects, and the processes in them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -21,6 +21,8 @@ pub(super) struct Object {
     pub(super) fence: i64,
     pub(super) tree: Tree,
     pub(super) created_at: Time,
+    /// When the provider ends it by itself.
+    pub(super) ends_at: Option<Time>,
     /// By operation; whoever is not in here any more has no effect any more.
     pub(super) processes: HashMap<Uuid, Process>,
 }
@@ -45,22 +47,31 @@ pub(super) struct Kept {
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) binding: String,
+    /// How far its clock is ahead of the machine's.
+    pub(super) ahead: Duration,
     pub(super) objects: BTreeMap<String, Object>,
     pub(super) snapshots: BTreeMap<String, Kept>,
 }
 
 impl World {
     pub(super) fn new(binding: String) -> Self {
-        Self { binding, objects: BTreeMap::new(), snapshots: BTreeMap::new() }
+        Self { binding, ahead: Duration::ZERO, objects: BTreeMap::new(), snapshots: BTreeMap::new() }
+    }
+
+    /// The provider's own time.
+    pub(super) fn now(&self) -> Time {
+        now().after(self.ahead)
     }
 
     /// A new object with these files, running.
     pub(super) fn make(&mut self, spec: &Spec, tag: &OwnerTag, tree: Tree) -> Made {
         let provider_ref = format!("memory-{}", id::new());
         let label = spec.config.reveal()["label"].as_str().map(str::to_owned);
-        let object = Object { tag: tag.clone(), running: true, label, fence: 0, tree, created_at: now(), processes: HashMap::new() };
+        let created_at = self.now();
+        let ends_at = spec.config.reveal()["lifetime_seconds"].as_u64().map(|life| created_at.after(Duration::from_secs(life)));
+        let object = Object { tag: tag.clone(), running: true, label, fence: 0, tree, created_at, ends_at, processes: HashMap::new() };
         self.objects.insert(provider_ref.clone(), object);
-        Made { provider_ref, provider_expires_at: None }
+        Made { provider_ref, provider_expires_at: ends_at }
     }
 
     /// Refuses unless this is the account that is meant.
@@ -75,7 +86,7 @@ impl World {
     /// The object of this tag.
     pub(super) fn find(&self, tag: &OwnerTag) -> Option<Made> {
         let found = self.objects.iter().find(|(_, object)| object.tag == *tag);
-        found.map(|(name, _)| Made { provider_ref: name.clone(), provider_expires_at: None })
+        found.map(|(name, object)| Made { provider_ref: name.clone(), provider_expires_at: object.ends_at })
     }
 
     pub(super) fn running(&mut self, provider_ref: &str) -> Result<&mut Object> {

@@ -144,6 +144,7 @@ impl World {
 
     pub fn advance(&self, by: Duration) {
         self.berth.store.offset().advance(by);
+        self.memory.advance(by);
     }
 
     /// Runs passes until nothing is due and nothing is under way.
