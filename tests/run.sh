@@ -168,6 +168,14 @@ find_bubblewrap() {
     bwrap --unshare-pid --unshare-net --ro-bind / / --proc /proc true
 }
 
+# What lies to a server about the time of day.
+find_faketime() {
+    faketime_library() { ls /usr/lib/*/faketime/libfaketimeMT.so.1 2>/dev/null | head -n 1; }
+    [ -n "$(faketime_library)" ] || install libfaketime || return 1
+    BERTH_TEST_FAKETIME=$(faketime_library)
+    [ -n "$BERTH_TEST_FAKETIME" ] && export BERTH_TEST_FAKETIME
+}
+
 skip=()
 start_s3 || missing "the S3-compatible store (moto) could not be started"
 if ! start_postgres; then
@@ -180,6 +188,11 @@ if ! start_docker; then
 elif ! start_secured_docker; then
     missing "a Docker engine behind TLS could not be started"
     skip+=(^docker::secured::)
+fi
+
+if ! find_faketime; then
+    missing "libfaketime is not here"
+    skip+=(^replicas::three_replicas)
 fi
 
 if ! find_bubblewrap; then

@@ -35,6 +35,7 @@ mod passes;
 mod readme;
 mod release;
 mod renew_and_expiry;
+mod replicas;
 mod required;
 mod resume_and_provision;
 mod secrets;
