@@ -218,6 +218,7 @@ pub fn settings(config: &Config) -> ops::Settings {
     ops::Settings {
         provision_wait: config.provision_wait,
         capture_timeout: config.capture_timeout,
+        rotation_lead: config.rotation_lead,
         orphan_grace: config.orphan_grace,
         reaper_period: config.reaper_period,
         rate_limit_per_second: config.rate_limit_per_second,

@@ -132,6 +132,9 @@ pub struct Settings {
     /// How long a capture may take [default: 600]
     #[arg(long, env = "BERTH_CAPTURE_TIMEOUT_SECONDS", value_name = "SECONDS")]
     pub capture_timeout_seconds: Option<u64>,
+    /// How long before its provider ends a sandbox its work is moved to the next one [default: 900]
+    #[arg(long, env = "BERTH_ROTATION_LEAD_SECONDS", value_name = "SECONDS")]
+    pub rotation_lead_seconds: Option<u64>,
     /// How many requests a second one credential may send, 0 for no limit [default: 5000]
     #[arg(long, env = "BERTH_RATE_LIMIT_PER_SECOND", value_name = "COUNT")]
     pub rate_limit_per_second: Option<u32>,
@@ -185,6 +188,7 @@ impl Settings {
             orphan_grace_seconds,
             provision_wait_seconds,
             capture_timeout_seconds,
+            rotation_lead_seconds,
             rate_limit_per_second,
             rate_limit_burst,
             cors_origins,
@@ -238,6 +242,8 @@ pub struct Config {
     pub provision_wait: Duration,
     /// How long a capture may take.
     pub capture_timeout: Duration,
+    /// How long before its provider ends a sandbox its work is moved to the next one.
+    pub rotation_lead: Duration,
     /// How many requests a second one credential may send; 0 for no limit.
     pub rate_limit_per_second: u32,
     /// How many of them at once, after a rest.
@@ -312,6 +318,7 @@ impl Config {
             orphan_grace: Duration::from_secs(settings.orphan_grace_seconds.unwrap_or(120)),
             provision_wait: Duration::from_secs(settings.provision_wait_seconds.unwrap_or(120)),
             capture_timeout: Duration::from_secs(settings.capture_timeout_seconds.unwrap_or(600)),
+            rotation_lead: Duration::from_secs(settings.rotation_lead_seconds.unwrap_or(900)),
             rate_limit_per_second: settings.rate_limit_per_second.unwrap_or(5_000),
             rate_limit_burst: settings.rate_limit_burst.unwrap_or(10_000),
             cors_origins: settings.cors_origins.unwrap_or_default(),
@@ -361,6 +368,11 @@ impl Config {
         );
         demand(!self.reaper_period.is_zero(), "BERTH_REAPER_PERIOD_MS must be at least 1");
         demand(!self.capture_timeout.is_zero(), "BERTH_CAPTURE_TIMEOUT_SECONDS must be at least 1");
+        demand(
+            self.rotation_lead > self.capture_timeout + self.reaper_period,
+            "BERTH_ROTATION_LEAD_SECONDS must be longer than BERTH_CAPTURE_TIMEOUT_SECONDS and BERTH_REAPER_PERIOD_MS together, \
+             or a sandbox may end before its work is saved",
+        );
         demand(
             self.rate_limit_burst >= 1 && self.rate_limit_per_second <= 1_000_000,
             "BERTH_RATE_LIMIT_BURST must be at least 1, and BERTH_RATE_LIMIT_PER_SECOND at most 1000000",
@@ -442,10 +454,18 @@ mod tests {
             listen: Some(SocketAddr::from(([0, 0, 0, 0], 7070))),
             orphan_grace_seconds: Some(1),
             reaper_period_ms: Some(5000),
+            capture_timeout_seconds: Some(900),
             ..Settings::default()
         };
         let told = Config::new(settings).unwrap_err();
-        for key in ["BERTH_LISTEN", "BERTH_LOCAL_ALLOW_REMOTE", "BERTH_ORPHAN_GRACE_SECONDS", "BERTH_REAPER_PERIOD_MS"] {
+        for key in [
+            "BERTH_LISTEN",
+            "BERTH_LOCAL_ALLOW_REMOTE",
+            "BERTH_ORPHAN_GRACE_SECONDS",
+            "BERTH_REAPER_PERIOD_MS",
+            "BERTH_ROTATION_LEAD_SECONDS",
+            "BERTH_CAPTURE_TIMEOUT_SECONDS",
+        ] {
             assert!(told.contains(key), "{told}");
         }
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::ops::{Berth, collect, drive, events, observe, reap, spool, sweep, work};
+use crate::ops::{Berth, collect, drive, events, observe, reap, rotate, spool, sweep, work};
 
 /// How often providers' inventories are compared with the ledger.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
@@ -19,6 +19,7 @@ pub fn start(berth: &Arc<Berth>) {
     every(berth, "claim_keeper", work::RENEW_EVERY, |berth| async move { told(berth.keep_claims().await.map(|()| json!({}))) });
     every(berth, "driver", period, |berth| async move { told(drive::pass(&berth).await) });
     every(berth, "reaper", period, |berth| async move { told(reap::pass(&berth).await) });
+    every(berth, "rotator", period, |berth| async move { told(rotate::pass(&berth).await) });
     every(berth, "observer", period, |berth| async move { told(observe::pass(&berth).await) });
     every(berth, "spool", period, |berth| async move { told(spool::flush(&berth).await) });
     every(berth, "orphan_sweeper", SWEEP_EVERY, |berth| async move { told(sweep::pass(&berth, false).await) });

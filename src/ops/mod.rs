@@ -55,11 +55,13 @@ pub mod restore;
 pub mod resume;
 pub mod retain;
 pub mod rollback;
+pub mod rotate;
 pub mod sandbox;
 pub mod secrets;
 pub mod spool;
 pub mod streams;
 pub mod succeed;
+mod successor;
 pub mod sweep;
 mod sweep_snapshots;
 pub mod sync;
@@ -98,6 +100,8 @@ pub struct Settings {
     pub orphan_grace: Duration,
     /// When a capture must be over.
     pub capture_timeout: Duration,
+    /// How long before its provider ends an instance its work is moved to the next one.
+    pub rotation_lead: Duration,
     /// How long one call of a provider may take.
     pub call_timeout: Duration,
     /// How long transient failures of a resume are retried.
@@ -125,6 +129,7 @@ impl Default for Settings {
             provision_deadline: Duration::from_secs(600),
             orphan_grace: Duration::from_secs(120),
             capture_timeout: Duration::from_secs(600),
+            rotation_lead: Duration::from_secs(900),
             call_timeout: Duration::from_secs(60),
             resume_retry: Duration::from_secs(60),
             drain_wait: Duration::from_secs(30),
@@ -163,6 +168,8 @@ pub struct Berth {
     /// Names of objects that the database would not record.
     pub spool: spool::Spool,
     pub(crate) draining: draining::LastLook,
+    /// Instances whose rotation failed a short while ago: they have a pause before the next try.
+    pub(crate) unrotated: moka::sync::Cache<uuid::Uuid, ()>,
     /// The directory of a test's server, gone with it.
     #[cfg(test)]
     pub(crate) scratch: std::sync::OnceLock<tempfile::TempDir>,
@@ -190,6 +197,7 @@ impl Berth {
             tasks: tasks::Tasks::default(),
             spool: spool::Spool::open(settings.spool.clone()),
             draining: draining::LastLook::default(),
+            unrotated: moka::sync::Cache::builder().max_capacity(10_000).time_to_live(settings.reaper_period * 6).build(),
             store,
             providers,
             blobs,

@@ -4,27 +4,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::types::Json;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::input::{Restore, Unsaved};
-use super::make::{self, Ready, Unmade};
-use super::succeed::{self, Leaving};
+use super::make::Ready;
+use super::succeed::Leaving;
+use super::successor::{self, Named};
 use super::view::{Answered, LeaseView};
 use super::{Berth, Caller, capture, quiet, terminate};
 use crate::error::{Code, Error, Result};
 use crate::model::checkpoint::{Event as CheckpointEvent, Kind};
 use crate::model::event::Actor;
-use crate::model::instance::{Instance, Role, Status as InstanceStatus};
+use crate::model::instance::{Instance, Status as InstanceStatus};
 use crate::model::key::Scope;
-use crate::model::lease::{Acquisition, How, Plan, Status};
+use crate::model::lease::Plan;
 use crate::store::error::StoreError;
-use crate::store::fence::{gate_closed, transition};
+use crate::store::fence::gate_closed;
 use crate::store::{ClaimKind, Claimed};
 
-const ACTOR: Actor = Actor::System { task: "restorer" };
+static NAMED: Named =
+    Named { reason: "restored", event: "lease.restored", failed: "restore_failed", actor: Actor::System { task: "restorer" } };
 
 /// What a restore was claimed for.
 #[derive(Clone, Debug)]
@@ -126,44 +127,20 @@ async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, pa
             Unsaved::Discard => super::release::require_checkpoint_of(berth, &intent.former).await?,
         }
     }
-    let successor = write_successor(berth, intent, gate).await?;
+    let lease = berth.store.read().await?.lease_by_id(intent.lease).await?.ok_or_else(|| Error::not_found("lease"))?;
+    let successor = successor::write(berth, &intent.former, lease.harness.as_deref(), gate, &NAMED).await?;
     let plan = Plan { restore: Some(intent.checkpoint), fork: true, ..Plan::default() };
-    match make::make(berth, &successor, &plan, gate).await {
-        Ok(ready) => {
-            super::crash_point("before_switch");
-            let switched = switch(berth, intent, gate, &successor, ready).await;
-            if switched.is_err() {
-                give_up(berth, &successor, Leaving::Decided).await?;
-            }
-            switched
-        }
-        Err(Unmade::Superseded) => Err(transition("Somebody else has taken the restore over.")),
-        Err(Unmade::Refused(error)) => give_up(berth, &successor, Leaving::Refused).await.and(Err(error)),
-        Err(Unmade::Failed(error)) => give_up(berth, &successor, Leaving::Decided).await.and(Err(error)),
+    let ready = successor::make(berth, &successor, &plan, gate, &NAMED).await?;
+    super::crash_point("before_switch");
+    let switched = switch(berth, intent, gate, &successor, &ready).await;
+    if switched.is_err() {
+        successor::give_up(berth, &successor, Leaving::Decided, &NAMED).await?;
     }
-}
-
-async fn write_successor(berth: &Berth, intent: &Intent, gate: &Claimed) -> Result<Instance> {
-    let mut tx = berth.store.begin().await?;
-    let mut sandbox = tx.lock_sandbox(intent.former.sandbox_id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
-    tx.prove(gate).await?;
-    let now = tx.now().await?;
-    let lease = tx.lease_by_id(intent.lease).await?.ok_or_else(|| Error::not_found("lease"))?;
-    let environment =
-        tx.environment(sandbox.organization_id, sandbox.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
-    if let Some(mut left) = tx.live_instance(sandbox.id, Role::Successor).await? {
-        // What a restore that died half way was making.
-        succeed::retire(&mut tx, &mut sandbox, &mut left, Leaving::Decided, "restore_abandoned", true, &ACTOR, now).await?;
-    }
-    let scope = sandbox.scope.clone();
-    let making = berth.making(&mut tx, &environment, scope.as_deref(), lease.harness.as_deref()).await?;
-    let successor = succeed::write_next(&mut tx, &mut sandbox, Role::Successor, &making, now).await?;
-    tx.commit().await?;
-    Ok(successor)
+    switched
 }
 
 /// The last transaction: nothing was written meanwhile, the lease still lives, and everything moves at once.
-async fn switch(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, successor: &Instance, ready: Ready) -> Result<()> {
+async fn switch(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, successor: &Instance, ready: &Ready) -> Result<()> {
     let mut tx = berth.store.begin().await?;
     let mut sandbox = tx.lock_sandbox(intent.former.sandbox_id).await?.ok_or_else(|| Error::not_found("sandbox"))?;
     tx.settle(gate).await?;
@@ -182,49 +159,15 @@ async fn switch(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed, successor: 
         chosen.status = super::step(was.on(CheckpointEvent::Attach))?;
         (chosen.attached_at, chosen.detached_at) = (Some(now), None);
         tx.save_checkpoint(&chosen, was, now).await?;
-        capture::tell(&mut tx, &chosen, "checkpoint.attached", &ACTOR, now).await?;
+        capture::tell(&mut tx, &chosen, "checkpoint.attached", &NAMED.actor, now).await?;
         sandbox.pointer_seq += 1;
         sandbox.current_checkpoint_id = Some(chosen.id);
     }
-    (next.running_at, next.used_at, next.observed_at) = (Some(now), now, Some(now));
-    next.workspace_path = Some(ready.workspace_path);
-    succeed::switch(&mut tx, &mut sandbox, &mut former, &mut next, "restored", &ACTOR, now).await?;
     sandbox.synced_seq = Some(sandbox.workspace_seq);
-    (sandbox.diverged, sandbox.process_open, sandbox.unsaved_loss) = (false, false, false);
-    sandbox.grant_seq += 1;
-    tx.save_sandbox(&sandbox, now).await?;
-    for mut held in tx.live_leases(sandbox.id).await?.into_iter().filter(|l| l.status == Status::Active) {
-        let epoch = held.epoch;
-        held.instance_id = Some(next.id);
-        held.generation = next.generation;
-        if held.is_writer() {
-            held.grant_seq = sandbox.grant_seq;
-            held.acquisition = Some(Json(Acquisition {
-                outcome: How::Restored,
-                reason: Some("restored".to_owned()),
-                previous_instance_id: Some(former.id),
-                restored_from: ready.restored_from.clone(),
-            }));
-        }
-        tx.save_lease(&held, Status::Active, epoch, now).await?;
-        super::lease::tell(&mut tx, &held, "lease.restored", &ACTOR, now).await?;
-    }
+    sandbox.diverged = false;
+    successor::take_over(&mut tx, &mut sandbox, (&mut former, &mut next), ready, &NAMED, now).await?;
     tx.commit().await?;
     berth.work.ring(sandbox.id);
     terminate::spawn(berth, former.id);
-    Ok(())
-}
-
-async fn give_up(berth: &Arc<Berth>, successor: &Instance, how: Leaving) -> Result<()> {
-    let mut tx = berth.store.begin().await?;
-    let Some(mut sandbox) = tx.lock_sandbox(successor.sandbox_id).await? else { return Ok(()) };
-    let now = tx.now().await?;
-    let Some(mut row) = tx.instance_by_id(successor.id).await?.filter(|i| i.status == InstanceStatus::Creating) else { return Ok(()) };
-    let how = if row.provider_ref.is_some() { Leaving::Decided } else { how };
-    succeed::retire(&mut tx, &mut sandbox, &mut row, how, "restore_failed", true, &ACTOR, now).await?;
-    tx.commit().await?;
-    if how == Leaving::Decided {
-        terminate::spawn(berth, row.id);
-    }
     Ok(())
 }

@@ -81,6 +81,11 @@ pub const PUT_OFF_SQLITE: &str = put_off!("");
 /// [`put_off`] on PostgreSQL, where several servers look at once.
 pub const PUT_OFF_POSTGRES: &str = put_off!(" FOR UPDATE OF i SKIP LOCKED");
 
+/// Instances that their provider ends by itself, by the end. `$1` is until when.
+pub const ENDING: &str = "SELECT id FROM instance
+             WHERE status IN ('running', 'stopped') AND provider_expires_at IS NOT NULL AND provider_expires_at <= $1
+             ORDER BY provider_expires_at LIMIT $2";
+
 /// All of them, by name.
 pub const ALL: &[(&str, &str)] = &[
     ("expired", EXPIRED),
@@ -91,4 +96,5 @@ pub const ALL: &[(&str, &str)] = &[
     ("intents", INTENTS),
     ("idle", IDLE),
     ("forgotten", FORGOTTEN),
+    ("ending", ENDING),
 ];

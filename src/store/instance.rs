@@ -116,6 +116,12 @@ impl Tx {
             .bind(now).bind(limit).fetch_all(c).await)?)
     }
 
+    /// Running and stopped rows that their provider ends until this moment; the earliest end first.
+    pub async fn ending_instances(&mut self, until: Time, limit: i64) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(due::ENDING)
+            .bind(until).bind(limit).fetch_all(c).await)?)
+    }
+
     /// Running instances that nobody uses, for longer than their environment's time-out.
     pub async fn idle_instances(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
         Ok(on!(self, c => sqlx::query_scalar(due::IDLE).bind(now).bind(limit).fetch_all(c).await)?)

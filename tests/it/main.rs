@@ -38,6 +38,7 @@ mod renew_and_expiry;
 mod replicas;
 mod required;
 mod resume_and_provision;
+mod rotation;
 mod secrets;
 mod simulation;
 mod spool;

@@ -128,6 +128,7 @@ async fn a_pass_touches_due_rows_only_sqlite() {
             "instance_cleanup_due (",
             "instance_unsettled",
             "instance_idle (",
+            "instance_ending (",
         ];
         assert!(index.iter().any(|index| first.contains(&format!("INDEX {index}"))), "{name}: {steps:?}");
         let walked = steps.iter().filter(|step| step.starts_with("SCAN")).count();
