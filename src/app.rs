@@ -224,6 +224,8 @@ pub fn settings(config: &Config) -> ops::Settings {
         rate_limit_per_second: config.rate_limit_per_second,
         rate_limit_burst: config.rate_limit_burst,
         spool: Some(spool_directory(config)),
+        plugin_allow_hosts: config.plugin_allow_hosts.clone(),
+        scratch: config.data_dir.join("plugin"),
         ..ops::Settings::default()
     }
 }

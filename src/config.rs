@@ -120,6 +120,9 @@ pub struct Settings {
     /// Runtimes that containers may ask for, such as runsc, separated by commas [default: the engine's own alone]
     #[arg(long, env = "BERTH_DOCKER_RUNTIMES", value_name = "NAMES", value_delimiter = ',')]
     pub docker_runtimes: Option<Vec<String>>,
+    /// Hosts, with or without a port, that plugins may be at on private networks, separated by commas [default: none]
+    #[arg(long, env = "BERTH_PLUGIN_ALLOW_HOSTS", value_name = "HOSTS", value_delimiter = ',')]
+    pub plugin_allow_hosts: Option<Vec<String>>,
     /// How often expired leases are looked for, in milliseconds [default: 5000]
     #[arg(long, env = "BERTH_REAPER_PERIOD_MS", value_name = "MS")]
     pub reaper_period_ms: Option<u64>,
@@ -184,6 +187,7 @@ impl Settings {
             docker_max_pids,
             docker_networks,
             docker_runtimes,
+            plugin_allow_hosts,
             reaper_period_ms,
             orphan_grace_seconds,
             provision_wait_seconds,
@@ -234,6 +238,8 @@ pub struct Config {
     pub local_network: bool,
     /// The container engine.
     pub docker: DockerConfig,
+    /// Hosts that plugins may be at on private networks.
+    pub plugin_allow_hosts: Vec<String>,
     /// How often expired leases are looked for.
     pub reaper_period: Duration,
     /// How long a provider's object may be unknown before it is an orphan.
@@ -314,6 +320,7 @@ impl Config {
             local_isolation: settings.local_isolation.unwrap_or_default(),
             local_network: settings.local_network.unwrap_or(false),
             docker,
+            plugin_allow_hosts: settings.plugin_allow_hosts.unwrap_or_default(),
             reaper_period: Duration::from_millis(settings.reaper_period_ms.unwrap_or(5_000)),
             orphan_grace: Duration::from_secs(settings.orphan_grace_seconds.unwrap_or(120)),
             provision_wait: Duration::from_secs(settings.provision_wait_seconds.unwrap_or(120)),

@@ -127,7 +127,7 @@ impl ArchiveError {
         Self::new(ArchiveCode::Unsafe, format!("\"{}\" {what}", shown(path)))
     }
 
-    fn invalid(detail: impl Into<String>) -> Self {
+    pub(crate) fn invalid(detail: impl Into<String>) -> Self {
         Self::new(ArchiveCode::Invalid, detail)
     }
 

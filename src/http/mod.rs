@@ -26,6 +26,7 @@ mod many;
 pub mod openapi;
 mod organizations;
 mod patch;
+mod plugins;
 mod pointer;
 pub mod problem;
 mod problems;
@@ -77,6 +78,7 @@ fn described() -> OpenApiRouter<Http> {
         .merge(instances::routes())
         .merge(events::routes())
         .merge(secrets::routes())
+        .merge(plugins::routes())
         .merge(keys::routes())
         .merge(organizations::routes())
         .merge(service::routes())

@@ -14,6 +14,7 @@ use super::problem::Problem;
 use super::wire::checkpoint::Checkpoint;
 use super::wire::environment::Environment;
 use super::wire::file::FileChanged;
+use super::wire::plugin::Plugin;
 use super::wire::sandbox::Sandbox;
 use super::wire::service::{ApiKeySecret, Organization};
 use crate::model::checkpoint::Status as CheckpointStatus;
@@ -68,6 +69,10 @@ pub async fn render(berth: &Arc<Berth>, asked: &Asked<'_>, kept: &Kept) -> Resul
         Kind::Organization => {
             let (name, created_at) = ops::keys::organization(berth, caller, id).await?;
             made(how(kept.status, false), &format!("/v1/organizations/{id}"), Organization { id, name, created_at })
+        }
+        Kind::Plugin => {
+            let plugin = ops::plugins::get(berth, caller, id).await?;
+            made(how(kept.status, false), &format!("/v1/plugins/{id}"), Plugin::of(&plugin))
         }
         Kind::ApiKey => {
             let key = ops::keys::get(berth, caller, id).await?;

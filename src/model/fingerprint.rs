@@ -26,6 +26,8 @@ pub struct Ingredients<'a> {
     pub workspace_path: Option<&'a str>,
     /// What the configuration's references mean: versions, never values.
     pub secrets: &'a [Pin],
+    /// Which plugin in which version, for a plugin's.
+    pub plugin: Option<Value>,
 }
 
 /// `v1:sha256:<hex>` over canonical JSON.
@@ -42,6 +44,9 @@ pub fn of(parts: &Ingredients<'_>) -> String {
     if !parts.secrets.is_empty() {
         let told = |pin: &Pin| json!([pin.reference.name, pin.reference.version, pin.means]);
         canonical["secrets"] = parts.secrets.iter().map(told).collect();
+    }
+    if let Some(plugin) = &parts.plugin {
+        canonical["plugin"] = plugin.clone();
     }
     format!("v1:sha256:{}", hex::encode(Sha256::digest(canonical.to_string())))
 }
@@ -62,6 +67,7 @@ mod tests {
                 config,
                 workspace_path: None,
                 secrets: &[],
+                plugin: None,
             })
         };
         let a: Value = serde_json::from_str(r#"{"x":1,"y":{"b":1,"a":2}}"#).unwrap();

@@ -159,6 +159,10 @@ pub struct Instance {
     pub retired_at: Option<Time>,
     pub destroyed_at: Option<Time>,
     pub updated_at: Time,
+    /// The plugin that makes it, if it is a plugin's.
+    pub plugin_id: Option<Uuid>,
+    /// What the provider said of its object, to be told again with every call.
+    pub provider_metadata: Option<Json<Value>>,
 }
 
 /// From this many failed attempts on, a teardown is listed as quarantined, and still retried.

@@ -9,6 +9,7 @@ pub mod instance;
 pub mod key;
 pub mod lease;
 pub mod operation;
+pub mod plugin;
 pub mod resource;
 pub mod sandbox;
 pub mod scope;

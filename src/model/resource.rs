@@ -23,6 +23,8 @@ text_enum! {
         Organization => "organization",
         /// An API key.
         ApiKey => "api_key",
+        /// A plugin.
+        Plugin => "plugin",
     }
 }
 

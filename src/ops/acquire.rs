@@ -42,10 +42,15 @@ pub async fn acquire(berth: &Arc<Berth>, caller: &Caller, input: Acquire) -> Res
     berth.refuse_while_draining().await?;
     let environment = super::environment::find(berth, caller.organization, &input.environment).await?;
     check(&environment, &input)?;
+    let reuses = if super::plugins::is_plugin(&environment.provider) {
+        super::plugins::reuses(berth, &environment).await?
+    } else {
+        berth.providers.get(&environment.provider).is_some_and(|p| p.traits().capabilities.contains(&REUSABLE_LEASES))
+    };
     let patience = Instant::now() + input.waiting.others;
     let mut turn = None;
     loop {
-        let (sandbox, obstacle) = match attempt(berth, caller, &environment, &input).await? {
+        let (sandbox, obstacle) = match attempt(berth, caller, &environment, &input, reuses).await? {
             Attempt::Granted(lease, new) => return answer(berth, caller, lease, new, &input).await,
             Attempt::Provision(lease, claim) => {
                 provision::spawn(berth, lease, claim);
@@ -87,13 +92,13 @@ async fn answer(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, new: bool, inp
     Ok((view, answered))
 }
 
-async fn attempt(berth: &Berth, caller: &Caller, environment: &Environment, input: &Acquire) -> Result<Attempt> {
+async fn attempt(berth: &Berth, caller: &Caller, environment: &Environment, input: &Acquire, reuses: bool) -> Result<Attempt> {
     let mut tx = berth.store.begin().await?;
     let before = tx.now().await?;
     let (sandbox, _) = tx.ensure_sandbox(caller.organization, environment.id, input.scope.as_ref(), before).await?;
     let now = tx.now().await?;
     let making = berth.making(&mut tx, environment, input.scope.as_ref(), input.harness.as_deref()).await?;
-    let mut story = Story { berth, caller, environment, input, making, sandbox, now };
+    let mut story = Story { berth, caller, environment, input, making, reuses, sandbox, now };
     let attempt = story.run(&mut tx).await?;
     tx.commit().await?;
     if !matches!(attempt, Attempt::Wait(..)) {
@@ -108,6 +113,8 @@ struct Story<'a> {
     environment: &'a Environment,
     input: &'a Acquire,
     making: Making<'a>,
+    /// Whether the provider's sandboxes may be given to the next holder.
+    reuses: bool,
     sandbox: Sandbox,
     now: Time,
 }
@@ -211,9 +218,7 @@ impl Story<'_> {
         let scoped = self.input.scope.is_some();
         let wanted = self.input.policy.or(self.environment.policy);
         let wanted = wanted.unwrap_or(if scoped { Policy::ReuseByEnvironment } else { Policy::Ephemeral });
-        let capable =
-            self.berth.providers.get(&self.environment.provider).is_some_and(|p| p.traits().capabilities.contains(&REUSABLE_LEASES));
-        if wanted == Policy::ReuseByEnvironment && !(scoped && capable) { Policy::Ephemeral } else { wanted }
+        if wanted == Policy::ReuseByEnvironment && !(scoped && self.reuses) { Policy::Ephemeral } else { wanted }
     }
 
     fn may_reuse(&self, instance: &Instance) -> bool {
@@ -255,7 +260,7 @@ impl Story<'_> {
         let reason = self.mismatch(&instance);
         if let Some(reason) = reason {
             // Nothing is given up for a successor that surely cannot be made.
-            super::secrets::require(&self.making.secrets)?;
+            self.making.require()?;
             if readers {
                 return Err(Error::new(
                     Code::ConfigurationConflict,

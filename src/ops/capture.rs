@@ -58,7 +58,7 @@ pub async fn capture(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Ca
         let fenced = tx.fence(caller.organization, lease, caller.carried(input.carried)).await?;
         let kind = input.kind.unwrap_or(Kind::PortableWorkspace);
         if kind == Kind::ProviderNative {
-            native::offered(berth, &fenced.instance)?;
+            native::offered(berth, &fenced.instance).await?;
         }
         let rests = matches!(fenced.instance.status, InstanceStatus::Running | InstanceStatus::Stopped);
         let current = tx.current_checkpoint(fenced.sandbox.id).await?;
@@ -177,7 +177,7 @@ async fn intend(
     let (key, home) = match kind {
         Kind::PortableWorkspace => (format!("{}/{}/{artifact}.tar.zst", sandbox.organization_id, sandbox.id), None),
         Kind::ProviderNative => {
-            let key = native::foretold(&*native::offered(berth, &instance)?, artifact);
+            let key = native::foretold(&*native::offered(berth, &instance).await?, artifact);
             (key, Some((instance.provider.as_str(), instance.binding.as_deref().unwrap_or_default())))
         }
     };

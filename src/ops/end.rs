@@ -448,7 +448,7 @@ fn end_reason(ending: &Ending) -> &'static str {
 /// Carries out a stored intent to stop; settled by a confirmation or an observation, and never by destroy.
 pub(super) async fn settle_stop(berth: &Arc<Berth>, instance: &Instance, claim: Claimed) -> Result<()> {
     let held = berth.work.hold(claim);
-    let provider = berth.provider_of(instance)?;
+    let provider = berth.provider_of(instance).await?;
     let stopped = make::call(berth, provider.stop(instance.provider_ref.as_deref().unwrap_or_default())).await;
     if let Err(error) = &stopped {
         if error.kind == Kind::NotFound && loss::investigate(berth, instance).await? == loss::Found::Lost {

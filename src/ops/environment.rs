@@ -18,6 +18,9 @@ use crate::store::{Cursor, Tx};
 pub async fn create(berth: &Berth, caller: &Caller, input: NewEnvironment) -> Result<Environment> {
     caller.require(Scope::Admin)?;
     check(berth, &input)?;
+    if super::plugins::is_plugin(&input.provider) {
+        super::plugins::check(berth, caller.organization, &input.config).await?;
+    }
     let base = super::boot::defaults(caller.organization, &input.name, &input.provider);
     let mut tx = berth.store.begin().await?;
     let now = tx.now().await?;
@@ -55,6 +58,10 @@ pub async fn update(
     }
     let input = change(&present)?;
     check(berth, &input)?;
+    if super::plugins::is_plugin(&input.provider) {
+        // The driver itself is not asked while the environment is locked.
+        super::plugins::fits(&mut tx, caller.organization, &input.config).await?;
+    }
     super::secrets::require(&super::secrets::pins(&mut tx, caller.organization, &input.config).await?)?;
     let now = tx.now().await?;
     let defaults = super::boot::defaults(caller.organization, &input.name, &input.provider);
@@ -144,6 +151,9 @@ pub fn problems(berth: &Berth, input: &NewEnvironment) -> Vec<FieldError> {
         if value.is_some_and(|v| v < low || v > high) {
             say(pointer.to_owned(), format!("must be {low} to {high}"));
         }
+    }
+    if super::plugins::is_plugin(&input.provider) {
+        return wrong;
     }
     if berth.providers.get(&input.provider).is_none() {
         let known: Vec<_> = berth.providers.all().map(|p| p.traits().kind).collect();

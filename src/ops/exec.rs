@@ -164,7 +164,7 @@ async fn send(
     cancel: &CancellationToken,
     tee: Option<Tee>,
 ) -> Came {
-    let provider = match berth.provider_of(&admitted.instance) {
+    let provider = match berth.provider_of(&admitted.instance).await {
         Ok(provider) => provider,
         Err(error) => return Came::NotStarted(error),
     };
@@ -178,6 +178,10 @@ async fn send(
     let Some(exit) = exit else {
         if let Ok(loss::Found::Lost) = loss::investigate(berth, &admitted.instance).await {
             return Came::Failed(crate::store::fence::instance_lost());
+        }
+        // Whoever would know is not there.
+        if let Err(error) = berth.provider_of(&admitted.instance).await {
+            return Came::Failed(error);
         }
         let unknown = Settlement { status: Status::Unknown, exit_code: None, signal: None, process_tree_killed: false, stdout, stderr };
         return Came::Settled(unknown, true);

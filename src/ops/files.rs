@@ -130,12 +130,22 @@ where
 {
     caller.require_on_lease(Scope::Write, lease)?;
     let admitted = admit::admit(berth, caller, lease, carried, caller.first_id(), kind, HOLD).await?;
-    let provider = berth.provider_of(&admitted.instance)?;
     let (sender, receiver) = oneshot::channel();
     let task = Arc::clone(berth);
     let seq = admitted.operation.workspace_seq;
     berth.work.spawn(async move {
         let held = task.work.hold(admitted.claim);
+        let provider = match task.provider_of(&admitted.instance).await {
+            Ok(provider) => provider,
+            Err(error) => {
+                // Nothing was asked of anybody.
+                if admit::settle(&task, &admitted, &admit::plain(Status::Exited, Some(1)), false).await.is_ok() {
+                    held.settled();
+                }
+                sender.send(Err(error)).ok();
+                return;
+            }
+        };
         let done = tokio::time::timeout(HOLD, work(provider, reference(&admitted.instance).to_owned())).await;
         let done = done.unwrap_or_else(|_| Err(ProviderError::new(ProviderKind::Indeterminate, "it did not answer in time")));
         let settlement = match &done {
@@ -161,7 +171,7 @@ where
 pub(super) async fn reach(berth: &Arc<Berth>, caller: &Caller, lease: Uuid) -> Result<(Arc<dyn Provider>, Instance)> {
     caller.require_on_lease(Scope::Read, lease)?;
     let (_, instance) = admit::readable(berth, caller, lease).await?;
-    Ok((berth.provider_of(&instance)?, instance))
+    Ok((berth.provider_of(&instance).await?, instance))
 }
 
 pub(super) fn reference(instance: &Instance) -> &str {

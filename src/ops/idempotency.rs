@@ -197,7 +197,7 @@ pub async fn carry_on(berth: &Arc<Berth>, caller: &Caller, left: Resource) -> Re
             }
         }
         Kind::Checkpoint => await_capture(berth, caller.organization, left.id, Instant::now() + wait).await,
-        Kind::Sandbox | Kind::Environment | Kind::Organization | Kind::ApiKey => Ok(Outcome::Stands(201)),
+        Kind::Sandbox | Kind::Environment | Kind::Organization | Kind::ApiKey | Kind::Plugin => Ok(Outcome::Stands(201)),
     }
 }
 

@@ -48,6 +48,11 @@ pub async fn investigate(berth: &std::sync::Arc<Berth>, instance: &Instance) -> 
     }
 }
 
+/// What is gone is lost; what came back without its files is there, and is torn down.
+pub(super) fn leaving(reason: &str) -> Leaving {
+    if reason == super::resume::IDENTITY_MISMATCH { Leaving::Decided } else { Leaving::Lost }
+}
+
 /// Writes a proven loss down: the instance, the generation, the operations, and the leases that had a release stored. Live
 /// leases stay active and answer `instance_lost` until recover. False when the row was not live any more.
 pub async fn settle(berth: &Berth, instance: Uuid, reason: &str, said: Option<&Word>) -> Result<bool> {
@@ -59,7 +64,7 @@ pub async fn settle(berth: &Berth, instance: Uuid, reason: &str, said: Option<&W
     if row.status == InstanceStatus::Creating {
         return Ok(false);
     }
-    succeed::retire(&mut tx, &mut sandbox, &mut row, Leaving::Lost, reason, false, &ACTOR, now).await?;
+    succeed::retire(&mut tx, &mut sandbox, &mut row, leaving(reason), reason, false, &ACTOR, now).await?;
     if let Some(word) = said {
         let data = serde_json::json!({ "reason": word.reason });
         succeed::tell(&mut tx, &row, "instance.marked_lost", data, &word.actor, now).await?;

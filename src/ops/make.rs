@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::Berth;
@@ -66,7 +67,7 @@ pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan, claim: &
     // Only before the first create call is it sure that nothing was made.
     let asked = instance.provider_ref.is_some() || instance.create_called_at.is_some();
     let unmade = |error| if asked { Unmade::Failed(error) } else { Unmade::Refused(error) };
-    let provider = berth.provider_of(instance).map_err(unmade)?;
+    let provider = berth.provider_of(instance).await.map_err(unmade)?;
     let selected = select(berth, instance, plan).await.map_err(unmade)?;
     let spec = super::secrets::spec(berth, instance).await.map_err(unmade)?;
     let provider_ref = match &instance.provider_ref {
@@ -74,6 +75,8 @@ pub async fn make(berth: &Arc<Berth>, instance: &Instance, plan: &Plan, claim: &
         None => create(berth, &*provider, instance, &spec, selected.snapshot.as_deref(), claim).await?,
     };
     super::crash_point("after_create");
+    // What was said of the object when it was made is part of every further call.
+    let provider = berth.provider_of(instance).await.map_err(Unmade::Failed)?;
     let workspace_path =
         call(berth, provider.realize(&provider_ref, &spec)).await.map_err(|e| Unmade::Failed(super::provider_failed(&e)))?;
     if spec.config.is_told_by(&workspace_path) {
@@ -125,7 +128,14 @@ async fn create(
                 return Ok(made.provider_ref);
             }
             Err(error) => {
-                let surely_not = !perhaps && matches!(error.kind, Kind::Refused | Kind::Invalid | Kind::NoImage | Kind::Unsupported);
+                if let Some(left) = &error.left {
+                    // Named by the failure itself: recorded like any other ref, and torn down with the row.
+                    let made = Made { provider_ref: left.clone(), provider_expires_at: None, metadata: None };
+                    keep_ref(berth, instance, &made).await?;
+                    return Err(Unmade::Failed(super::provider_failed(&error)));
+                }
+                let surely_not =
+                    !perhaps && matches!(error.kind, Kind::Refused | Kind::Invalid | Kind::Failed | Kind::NoImage | Kind::Unsupported);
                 if attempt < 2 && by_tag && error.kind.is_transient() {
                     perhaps = true;
                     tokio::time::sleep(pause).await;
@@ -188,6 +198,7 @@ pub(super) async fn keep_ref(berth: &Berth, instance: &Instance, made: &Made) ->
         provider: instance.provider.clone(),
         provider_ref: made.provider_ref.clone(),
         provider_expires_at: made.provider_expires_at,
+        provider_metadata: made.metadata.clone(),
     };
     berth.spool.keep(unrecorded).await;
     let cause = last.map_or(Code::StorageUnavailable, |error| error.code);
@@ -208,7 +219,7 @@ pub(super) async fn try_keep_ref(berth: &Berth, id: Uuid, made: &Made) -> Result
     let now = tx.now().await?;
     let Some(mut row) = tx.instance_by_id(id).await? else { return Ok(Err(Unmade::Superseded)) };
     let binding = row.binding.clone().unwrap_or_default();
-    let first = tx.write_ref(id, &binding, &made.provider_ref, made.provider_expires_at, now).await?;
+    let first = tx.write_ref(id, &binding, &made.provider_ref, made.provider_expires_at, made.metadata.as_ref(), now).await?;
     let outcome = if !first {
         second_ref(&mut tx, &row, &binding, made, now).await?;
         Err(Unmade::Superseded)
@@ -241,6 +252,7 @@ async fn second_ref(tx: &mut crate::store::Tx, row: &Instance, binding: &str, ma
         status: Status::PendingCleanup,
         binding: Some(binding.to_owned()),
         provider_ref: Some(made.provider_ref.clone()),
+        provider_metadata: made.metadata.clone().map(Json),
         retire_reason: Some("second_ref".to_owned()),
         cleanup_next_at: Some(now),
         retired_at: Some(now),

@@ -41,6 +41,7 @@ mod native;
 pub mod observe;
 pub mod organization;
 pub mod output;
+pub mod plugins;
 pub mod probe;
 pub mod provider;
 pub mod provision;
@@ -85,6 +86,7 @@ use crate::archive::blob::Blobs;
 use crate::error::{Code, Error, Result};
 use crate::model::instance::Instance;
 use crate::provider::Provider;
+use crate::provider::plugin::worker::Workers;
 use crate::provider::registry::Registry;
 use crate::store::Store;
 use crate::store::organization::Deployment;
@@ -118,6 +120,10 @@ pub struct Settings {
     pub rate_limit_burst: u32,
     /// The directory that keeps what the database would not record; without one it is kept in memory alone.
     pub spool: Option<PathBuf>,
+    /// Hosts that plugins may be at on private networks.
+    pub plugin_allow_hosts: Vec<String>,
+    /// Where content is kept on its way to a plugin.
+    pub scratch: PathBuf,
     /// What secrets are sealed with; without it this server neither stores nor opens any.
     pub secret_key: Option<crate::model::secret::Key>,
 }
@@ -138,6 +144,8 @@ impl Default for Settings {
             rate_limit_per_second: 5_000,
             rate_limit_burst: 10_000,
             spool: None,
+            plugin_allow_hosts: Vec::new(),
+            scratch: std::env::temp_dir(),
             secret_key: None,
         }
     }
@@ -149,6 +157,8 @@ pub struct Berth {
     pub store: Store,
     /// The providers of this server.
     pub providers: Registry,
+    /// The workers of plugins.
+    pub plugins: Workers,
     /// Where portable archives live.
     pub blobs: Blobs,
     /// The operator's bounds.
@@ -200,6 +210,7 @@ impl Berth {
             unrotated: moka::sync::Cache::builder().max_capacity(10_000).time_to_live(settings.reaper_period * 6).build(),
             store,
             providers,
+            plugins: Workers::new(settings.plugin_allow_hosts.clone(), settings.scratch.clone()),
             blobs,
             settings,
             deployment,
@@ -211,7 +222,10 @@ impl Berth {
     }
 
     /// The provider an instance was made by, by what its row recorded.
-    pub fn provider_of(&self, instance: &Instance) -> Result<Arc<dyn Provider>> {
+    pub async fn provider_of(&self, instance: &Instance) -> Result<Arc<dyn Provider>> {
+        if plugins::is_plugin(&instance.provider) {
+            return plugins::bind(self, instance).await;
+        }
         self.providers.get(&instance.provider).ok_or_else(|| {
             Error::new(Code::ProviderUnavailable, format!("This server does not run the provider {}.", instance.provider))
                 .retry_after(Duration::from_secs(30))
@@ -239,10 +253,11 @@ pub(crate) fn provider_failed(error: &crate::provider::ProviderError) -> Error {
         Kind::Throttled(wait) => Error::new(Code::ProviderUnavailable, "The provider asks for fewer calls.").retry_after(wait),
         Kind::Indeterminate => Error::new(Code::ProviderTimeout, "The provider's answer was lost; whether it happened is being found out."),
         Kind::Invalid => Error::new(Code::ConfigInvalid, format!("The provider cannot work with this configuration: {}.", error.message)),
+        Kind::Failed => Error::new(Code::ProviderError, format!("The provider answered that it failed: {}.", error.message)),
         Kind::NoImage => Error::new(Code::ImageUnavailable, format!("The sandbox's image cannot be used: {}.", error.message)),
         Kind::Unsupported => Error::new(Code::CapabilityNotGranted, "This provider has no such verb."),
         Kind::Full => Error::new(Code::StorageFull, "The provider's storage is full."),
-        Kind::NotFound => crate::store::fence::instance_lost(),
+        Kind::NotFound | Kind::Mismatch => crate::store::fence::instance_lost(),
         Kind::Fenced => Error::new(Code::LeaseNotActive, "The sandbox has passed to another grant; the command was not started."),
         Kind::Path => Error::new(Code::InvalidPath, format!("This path cannot be used: {}.", error.message)),
         Kind::FileNotFound => Error::new(Code::FileNotFound, "There is no such file in the sandbox."),

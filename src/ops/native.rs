@@ -15,8 +15,8 @@ use crate::provider::{CaptureEffect, Provider, ProviderError, Snapshot, Takeover
 use crate::store::artifact::DueDeletion;
 
 /// The provider of an instance, if it takes snapshots that the instance outlives.
-pub(super) fn offered(berth: &Berth, instance: &Instance) -> Result<Arc<dyn Provider>> {
-    let provider = berth.provider_of(instance)?;
+pub(super) async fn offered(berth: &Berth, instance: &Instance) -> Result<Arc<dyn Provider>> {
+    let provider = berth.provider_of(instance).await?;
     if provider.traits().snapshots.is_some_and(|s| s.effect != CaptureEffect::Ends) {
         return Ok(provider);
     }
@@ -33,7 +33,7 @@ pub(super) fn foretold(provider: &dyn Provider, id: Uuid) -> String {
 
 /// Takes a snapshot under this id. `certain`: whatever was admitted before is surely over; else it is `live`.
 pub(super) async fn take(berth: &Berth, instance: &Instance, id: Uuid, certain: bool) -> Result<Taken> {
-    let provider = offered(berth, instance)?;
+    let provider = offered(berth, instance).await?;
     let provider_ref = instance.provider_ref.as_deref().unwrap_or_default();
     let told = |e: &ProviderError| super::provider_failed(e);
     let snapshots = provider.traits().snapshots;

@@ -28,5 +28,19 @@ pub async fn list(berth: &Berth) -> Result<Vec<ProviderView>> {
             not_ready_reason,
         });
     }
+    views.push(of_plugins());
     Ok(views)
+}
+
+/// Every server has plugins; what one can do is its driver's to say, see `GET /v1/plugins`.
+fn of_plugins() -> ProviderView {
+    ProviderView {
+        kind: crate::provider::plugin::KIND.to_owned(),
+        config_schema: super::plugins::envelope_schema(),
+        capabilities: capability::KEYS.iter().map(|key| ((*key).to_owned(), false)).collect(),
+        isolation: "remote".to_owned(),
+        fencing: false,
+        ready: true,
+        not_ready_reason: None,
+    }
 }

@@ -93,8 +93,8 @@ async fn run(berth: &Arc<Berth>, lease: Uuid, claim: &Claimed) -> Result<Done> {
             },
             InstanceStatus::Starting => match resume::start(berth, &instance, row.grant_seq).await {
                 Ok(()) => return activate(berth, &row, claim, None).await,
-                Err(resume::NotStarted::Gone) => {
-                    if let Some(done) = succeed_gone(berth, &row, claim).await? {
+                Err(resume::NotStarted::Gone(reason)) => {
+                    if let Some(done) = succeed_gone(berth, &row, claim, reason).await? {
                         return Ok(done);
                     }
                 }
@@ -313,13 +313,13 @@ async fn unmake(berth: &Arc<Berth>, lease: &Lease, claim: &Claimed, how: Leaving
 }
 
 /// The provider proved that the stopped instance is gone: it is lost, and the next one is made from the checkpoint.
-async fn succeed_gone(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<Option<Done>> {
+async fn succeed_gone(berth: &Berth, lease: &Lease, claim: &Claimed, reason: &'static str) -> Result<Option<Done>> {
     let Some((mut tx, mut sandbox, mut lease, now)) = open(berth, lease, claim).await? else { return Ok(Some(Done::NothingLeft)) };
     let Some(mut gone) = tx.instance_by_id(lease.instance_id.unwrap_or_default()).await? else { return Ok(Some(Done::NothingLeft)) };
     if gone.status != InstanceStatus::Starting {
         return Ok(Some(Done::NothingLeft));
     }
-    succeed::retire(&mut tx, &mut sandbox, &mut gone, Leaving::Lost, "not_found", false, &ACTOR, now).await?;
+    succeed::retire(&mut tx, &mut sandbox, &mut gone, super::loss::leaving(reason), reason, false, &ACTOR, now).await?;
     let mut ended = None;
     let environment = tx.environment(lease.organization_id, lease.environment_id).await?;
     let required = environment.is_some_and(|e| e.requires_checkpoint_of(&sandbox));
@@ -343,7 +343,7 @@ async fn succeed_gone(berth: &Berth, lease: &Lease, claim: &Claimed) -> Result<O
         tx.settle(claim).await?;
         ended = Some(Done::Settled);
     } else {
-        next_instance(berth, &mut tx, &mut sandbox, &mut lease, &gone, "not_found", now).await?;
+        next_instance(berth, &mut tx, &mut sandbox, &mut lease, &gone, reason, now).await?;
     }
     tx.commit().await?;
     berth.work.ring(lease.sandbox_id);
@@ -481,7 +481,8 @@ fn note_failure(lease: &mut Lease, error: &Error, now: Time) {
 
 /// What a look at an instance says, under its own binding and in bounded time.
 pub(super) async fn look(berth: &Berth, instance: &Instance) -> Observation {
-    let (Ok(provider), Some(binding), Some(provider_ref)) = (berth.provider_of(instance), &instance.binding, &instance.provider_ref) else {
+    let (Ok(provider), Some(binding), Some(provider_ref)) = (berth.provider_of(instance).await, &instance.binding, &instance.provider_ref)
+    else {
         return Observation::Unknown;
     };
     tokio::time::timeout(berth.settings.call_timeout, provider.observe(binding, provider_ref)).await.unwrap_or(Observation::Unknown)

@@ -25,7 +25,7 @@ pub(super) async fn operations_ended(berth: &Berth, sandbox: Uuid, patience: Ins
 
 /// Kills everything that was admitted under a lower grant, and writes the confirmed kill down: the instance is quiet.
 pub async fn silence(berth: &Berth, instance: &Instance, grant_seq: i64) -> Result<()> {
-    let provider = berth.provider_of(instance)?;
+    let provider = berth.provider_of(instance).await?;
     let provider_ref = instance.provider_ref.as_deref().unwrap_or_default();
     make::call(berth, provider.fence(provider_ref, grant_seq)).await.map_err(|e| super::provider_failed(&e))?;
     let mut tx = berth.store.begin().await?;

@@ -35,7 +35,7 @@ pub async fn release(berth: &Arc<Berth>, caller: &Caller, id: Uuid, input: Relea
         if let Some(instance) = instance
             && let Some(row) = berth.store.read().await?.instance_by_id(instance).await?
         {
-            super::native::offered(berth, &row)?;
+            super::native::offered(berth, &row).await?;
         }
     }
     end_lease(berth, caller, id, &input).await?;

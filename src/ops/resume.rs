@@ -19,12 +19,14 @@ use crate::store::fence::transition;
 use crate::store::{ClaimKind, Claimed, Tx};
 
 const ACTOR: Actor = Actor::System { task: "resumer" };
+/// Why a sandbox that came back without its files is not the one it was. What came back is torn down.
+pub(super) const IDENTITY_MISMATCH: &str = "identity_mismatch";
 
 /// Why a start did not happen.
 #[derive(Debug)]
 pub enum NotStarted {
-    /// The provider proved, under the row's binding, that the instance does not exist.
-    Gone,
+    /// The provider proved, under the row's binding, that the instance does not exist, or not with the files it had; with the reason.
+    Gone(&'static str),
     /// It surely was not started: the instance is stopped, as it was.
     Refused(Error),
     /// It may have been started: a look says whether, and the instance is preserved either way.
@@ -34,7 +36,7 @@ pub enum NotStarted {
 /// Starts exactly this instance and raises its fence to the coming grant. Only transient failures are repeated: after 250 ms,
 /// doubling, at most 5 s apart, within the resume's bound.
 pub async fn start(berth: &Berth, instance: &Instance, grant_seq: i64) -> std::result::Result<(), NotStarted> {
-    let provider = berth.provider_of(instance).map_err(NotStarted::Refused)?;
+    let provider = berth.provider_of(instance).await.map_err(NotStarted::Refused)?;
     let (Some(binding), Some(provider_ref)) = (&instance.binding, &instance.provider_ref) else {
         return Err(NotStarted::Refused(Error::new(Code::ResumeFailed, "The stopped instance has no recorded name at its provider.")));
     };
@@ -57,10 +59,11 @@ pub async fn start(berth: &Berth, instance: &Instance, grant_seq: i64) -> std::r
         };
         match started {
             Ok(()) => return Ok(()),
+            Err(error) if error.kind == Kind::Mismatch => return Err(NotStarted::Gone(IDENTITY_MISMATCH)),
             Err(error) if error.kind == Kind::NotFound => {
                 let seen = tokio::time::timeout(berth.settings.call_timeout, provider.observe(binding, provider_ref)).await;
                 return Err(match seen {
-                    Ok(Observation::Absent | Observation::Present(Presence::Ended)) => NotStarted::Gone,
+                    Ok(Observation::Absent | Observation::Present(Presence::Ended)) => NotStarted::Gone("not_found"),
                     _ => NotStarted::Unknown(Error::new(Code::ResumeFailed, "The provider could not start the instance; it is preserved.")),
                 });
             }
@@ -75,7 +78,7 @@ pub async fn start(berth: &Berth, instance: &Instance, grant_seq: i64) -> std::r
                     "The provider could not start the instance; it is preserved, and nothing was made in its place.",
                 )
                 .fact("provider_error_kind", error.kind.as_str());
-                let surely_not = !perhaps && matches!(error.kind, Kind::Refused | Kind::Invalid | Kind::Unsupported);
+                let surely_not = !perhaps && matches!(error.kind, Kind::Refused | Kind::Invalid | Kind::Failed | Kind::Unsupported);
                 return Err(if surely_not { NotStarted::Refused(told) } else { NotStarted::Unknown(told) });
             }
         }
@@ -151,8 +154,8 @@ pub async fn wake(berth: &Arc<Berth>, organization: Uuid, lease: Uuid, patience:
 /// Carries out a stored intent to start. The outer error: later; the inner one: what to tell the caller.
 pub(super) async fn settle_start(berth: &Berth, instance: &Instance, grant_seq: i64, claim: &Claimed) -> Result<Result<()>> {
     let started = start(berth, instance, grant_seq).await;
-    if matches!(started, Err(NotStarted::Gone)) {
-        loss::settle(berth, instance.id, "not_found", None).await?;
+    if let Err(NotStarted::Gone(reason)) = started {
+        loss::settle(berth, instance.id, reason, None).await?;
     }
     let not_started = match &started {
         Err(NotStarted::Unknown(_)) => unstarted(provision::look(berth, instance).await),
@@ -176,7 +179,7 @@ pub(super) async fn settle_start(berth: &Berth, instance: &Instance, grant_seq: 
     berth.work.ring(instance.sandbox_id);
     Ok(match started {
         Ok(()) => Ok(()),
-        Err(NotStarted::Gone) => Err(crate::store::fence::instance_lost()),
+        Err(NotStarted::Gone(_)) => Err(crate::store::fence::instance_lost()),
         Err(NotStarted::Refused(error) | NotStarted::Unknown(error)) => Err(error),
     })
 }

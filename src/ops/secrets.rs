@@ -135,7 +135,7 @@ pub(super) async fn spec(berth: &Berth, instance: &Instance) -> Result<Spec> {
         error.code = Code::ConfigInvalid;
         error
     };
-    if !secret::references(&instance.config).is_empty() {
+    if !secret::references(&instance.config).is_empty() && !super::plugins::is_plugin(&instance.provider) {
         berth.providers.check_resolved(&instance.provider, &config).map_err(refused)?;
     }
     Ok(Spec { config, workspace_path: instance.configured_path.clone() })
@@ -168,6 +168,16 @@ pub(super) async fn resolve(berth: &Berth, organization: Uuid, config: &Value) -
     let full = secret::filled(config, &value_of);
     let confided = references.iter().filter_map(|(pointer, reference)| Some((pointer.clone(), value_of(reference)?)));
     Ok(ResolvedConfig::new(full, confided.collect()))
+}
+
+/// The one value that a reference means, for one provider call; `pointer`: where a missing one is told.
+pub(super) async fn value(berth: &Berth, organization: Uuid, reference: &Reference, pointer: &str) -> Result<String> {
+    let stands = json!({ "secret_ref": { "name": reference.name, "version": reference.version } });
+    let resolved = resolve(berth, organization, &stands).await.map_err(|mut error| {
+        error.errors.iter_mut().for_each(|wrong| pointer.clone_into(&mut wrong.pointer));
+        error
+    })?;
+    Ok(resolved.reveal().as_str().unwrap_or_default().to_owned())
 }
 
 /// Whether this server can open what is stored: no secrets, or its key is theirs.

@@ -32,6 +32,9 @@ pub struct Unrecorded {
     pub provider_ref: String,
     /// When the provider itself will end it, if it attests that.
     pub provider_expires_at: Option<Time>,
+    /// What the provider said of it, without secrets.
+    #[serde(default)]
+    pub provider_metadata: Option<serde_json::Value>,
 }
 
 /// An entry, and the file it is in, if it could be written.
@@ -113,7 +116,9 @@ pub async fn flush(berth: &Berth) -> Result<SpoolReport> {
     let mut report = SpoolReport::default();
     let mut failure = None;
     for entry in berth.spool.all() {
-        let made = Made { provider_ref: entry.what.provider_ref.clone(), provider_expires_at: entry.what.provider_expires_at };
+        let what = entry.what.clone();
+        let made =
+            Made { provider_ref: what.provider_ref, provider_expires_at: what.provider_expires_at, metadata: what.provider_metadata };
         match make::try_keep_ref(berth, entry.what.instance_id, &made).await {
             // A row that went on meanwhile, or is over, has decided what becomes of the object in the same transaction.
             Ok(Ok(()) | Err(_)) => {

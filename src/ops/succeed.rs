@@ -12,6 +12,7 @@ use crate::error::{Code, Error, Result};
 use crate::model::environment::Environment;
 use crate::model::event::Actor;
 use crate::model::instance::{Event, Instance, Role, Status};
+use crate::model::plugin::Plugin;
 use crate::model::sandbox::Sandbox;
 use crate::model::secret::Pin;
 use crate::store::Tx;
@@ -117,8 +118,21 @@ pub struct Making<'a> {
     pub fingerprint: String,
     /// What the configuration's references to secrets mean now.
     pub secrets: Vec<Pin>,
+    /// The plugin that is to make it, for a plugin's environment.
+    pub plugin: Option<Plugin>,
     /// When making it must be over.
     pub deadline: Duration,
+}
+
+impl Making<'_> {
+    /// 422 unless everything that the configuration refers to exists.
+    pub(super) fn require(&self) -> Result<()> {
+        super::secrets::require(&self.secrets)?;
+        if super::plugins::is_plugin(&self.environment.provider) && self.plugin.is_none() {
+            return Err(Error::new(Code::ConfigInvalid, "This environment's plugin is not registered any more."));
+        }
+        Ok(())
+    }
 }
 
 /// Writes the ledger row of the next instance, before any provider is asked. A current one takes the sandbox's generation and the
@@ -128,7 +142,7 @@ pub async fn write_next(tx: &mut Tx, sandbox: &mut Sandbox, role: Role, making: 
         Role::Current => sandbox.generation,
         _ => tx.highest_generation(sandbox.id).await?.max(sandbox.generation) + 1,
     };
-    super::secrets::require(&making.secrets)?;
+    making.require()?;
     let environment = making.environment;
     let instance = Instance {
         id: crate::id::new(),
@@ -165,8 +179,14 @@ pub async fn write_next(tx: &mut Tx, sandbox: &mut Sandbox, role: Role, making: 
         retired_at: None,
         destroyed_at: None,
         updated_at: now,
+        plugin_id: making.plugin.as_ref().map(|plugin| plugin.id),
+        provider_metadata: None,
     };
     tx.insert_instance(&instance).await?;
+    if let Some(token) = making.plugin.as_ref().and_then(|plugin| plugin.token_secret.clone()) {
+        // Its end needs what its plugin is shown.
+        tx.name_secrets(instance.id, instance.organization_id, &[token].into()).await?;
+    }
     // The row holds its environment's key now: an archive that came first is seen here, a later one sees this row.
     if tx.is_archived(environment.id).await? {
         return Err(Error::new(Code::EnvironmentArchived, "This environment is archived; nothing new is made in it."));
@@ -201,7 +221,8 @@ impl Berth {
         scope: Option<&crate::model::scope::Scope>,
         harness: Option<&str>,
     ) -> Result<Making<'a>> {
-        let secrets = super::secrets::pins(tx, environment.organization_id, &environment.config).await?;
+        let plugin = if super::plugins::is_plugin(&environment.provider) { super::plugins::named(tx, environment).await? } else { None };
+        let mut secrets = super::secrets::pins(tx, environment.organization_id, &environment.config).await?;
         let fingerprint = crate::model::fingerprint::of(&crate::model::fingerprint::Ingredients {
             organization: environment.organization_id,
             environment: environment.id,
@@ -211,7 +232,13 @@ impl Berth {
             config: &environment.config,
             workspace_path: environment.workspace_path.as_deref(),
             secrets: &secrets,
+            plugin: plugin.as_ref().map(Plugin::identity),
         });
-        Ok(Making { environment, fingerprint, secrets, deadline: self.settings.provision_deadline })
+        if let Some(reference) = plugin.as_ref().and_then(Plugin::token) {
+            // What the worker is shown is no part of a sandbox, but it has to stay as long as one.
+            let means = tx.pinned_secret(environment.organization_id, &reference).await?;
+            secrets.push(Pin { reference, pointer: "/plugin".to_owned(), means });
+        }
+        Ok(Making { environment, fingerprint, secrets, plugin, deadline: self.settings.provision_deadline })
     }
 }

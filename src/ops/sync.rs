@@ -64,6 +64,9 @@ pub async fn sync_out(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, path: &s
 pub async fn capabilities(berth: &Arc<Berth>, caller: &Caller, lease: Uuid) -> Result<Vec<(&'static str, bool, Option<&'static str>)>> {
     caller.require_on_lease(Scope::Read, lease)?;
     let view = super::lease::read(berth, caller.organization, lease).await?;
+    if super::plugins::is_plugin(&view.provider) {
+        return super::plugins::capabilities(berth, &view).await;
+    }
     let provider = berth.providers.get(&view.provider);
     let has = |key: &str| provider.as_ref().is_some_and(|p| p.traits().capabilities.contains(&key));
     let told = |key: &&'static str| {

@@ -42,7 +42,7 @@ fn changed() -> Error {
 }
 
 async fn take_once(berth: &Berth, instance: &Instance, exclude: &[String], key: &str, certain: bool) -> Result<Taken> {
-    let provider = berth.provider_of(instance)?;
+    let provider = berth.provider_of(instance).await?;
     let provider_ref = instance.provider_ref.as_deref().unwrap_or_default();
     let told = |e: &crate::provider::ProviderError| super::provider_failed(e);
     let live = !certain || make::call(berth, provider.processes(provider_ref)).await.map_err(|e| told(&e))? > 0;

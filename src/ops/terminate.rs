@@ -63,10 +63,14 @@ pub async fn terminate(berth: &Arc<Berth>, id: Uuid) -> Result<bool> {
 }
 
 async fn attempt(berth: &Berth, row: &Instance, now: Time) -> Result<Attempt> {
-    let Ok(provider) = berth.provider_of(row) else { return Ok(Attempt::Deferred("provider_not_configured", BACK_OFF_CAP)) };
     if row.provider_ref.is_none() && row.create_called_at.is_none() {
         return Ok(Attempt::Gone("never_asked_for"));
     }
+    let provider = match berth.provider_of(row).await {
+        Ok(provider) => provider,
+        Err(_) if super::plugins::is_plugin(&row.provider) => return Ok(Attempt::Deferred("plugin_not_ready", BACK_OFF)),
+        Err(_) => return Ok(Attempt::Deferred("provider_not_configured", BACK_OFF_CAP)),
+    };
     match make::call(berth, provider.binding()).await {
         Ok(binding) if row.binding.as_ref() == Some(&binding) => {}
         Ok(_) => return Ok(Attempt::Deferred("binding_changed", Duration::from_secs(60))),

@@ -4,13 +4,15 @@ use std::fmt;
 use std::time::Duration;
 
 /// Why a provider call did not do what was asked. Only certainty deletes: everything but `Refused`, `NotFound`,
-/// `Invalid`, `NoImage` and `Unsupported` leaves open whether it happened.
+/// `Invalid`, `Failed`, `NoImage` and `Unsupported` leaves open whether it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Surely did not happen: refused before it began (also connection refused, or a missing socket, on create).
     Refused,
     /// Structural proof that this exact ref does not exist. Believed only under the row's own binding.
     NotFound,
+    /// What came back under this exact ref has not the files that it had.
+    Mismatch,
     /// The provider has no such verb.
     Unsupported,
     /// Too many calls; try again after the span.
@@ -21,6 +23,8 @@ pub enum Kind {
     Indeterminate,
     /// The configuration can never work.
     Invalid,
+    /// The provider answered that it failed, and not in a way that passes; a create left nothing but what it named.
+    Failed,
     /// The image is not to be had; nothing was made.
     NoImage,
     /// Storage at the provider is full.
@@ -47,11 +51,13 @@ impl Kind {
         match self {
             Self::Refused => "refused",
             Self::NotFound => "not_found",
+            Self::Mismatch => "identity_mismatch",
             Self::Unsupported => "unsupported",
             Self::Throttled(_) => "throttled",
             Self::Transient => "transient",
             Self::Indeterminate => "indeterminate",
             Self::Invalid => "invalid",
+            Self::Failed => "failed",
             Self::NoImage => "no_image",
             Self::Full => "full",
             Self::Fenced => "fenced",
@@ -76,18 +82,27 @@ pub struct ProviderError {
     pub kind: Kind,
     /// Berth's own words; never the provider's.
     pub message: &'static str,
+    /// The provider's name of what was left behind and is to be torn down, if it says that there is something.
+    pub left: Option<String>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl ProviderError {
     /// A failure of this kind, in our own words.
     pub fn new(kind: Kind, message: &'static str) -> Self {
-        Self { kind, message, source: None }
+        Self { kind, message, left: None, source: None }
     }
 
     /// What every verb about snapshots answers at a provider that takes none.
     pub fn no_snapshots() -> Self {
         Self::new(Kind::Unsupported, "this provider takes no snapshots of its own")
+    }
+
+    /// Says what was left behind, to be torn down.
+    #[must_use]
+    pub fn leaving(mut self, provider_ref: String) -> Self {
+        self.left = Some(provider_ref);
+        self
     }
 
     /// Keeps the cause for a debugger; it is never shown, stored or logged.

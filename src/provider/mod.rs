@@ -8,11 +8,14 @@ pub mod error;
 pub mod faults;
 pub mod local;
 pub mod memory;
+pub mod plugin;
 pub mod registry;
 pub mod resolved;
 pub mod schema;
+mod spool;
 pub mod stream;
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -66,6 +69,8 @@ pub struct Made {
     pub provider_ref: String,
     /// When the provider itself will end it, if it attests that.
     pub provider_expires_at: Option<Time>,
+    /// What it says of the object and wants to be told again with every call, if anything.
+    pub metadata: Option<serde_json::Value>,
 }
 
 /// How an object can be found again after a lost answer.
@@ -270,7 +275,7 @@ pub struct Traits {
     /// Whether a stopped object can be told from one that is gone.
     pub tells_stopped_from_gone: bool,
     /// Which of the nine capability keys it has.
-    pub capabilities: &'static [&'static str],
+    pub capabilities: Cow<'static, [&'static str]>,
     /// What its own snapshots are like; `None` when it takes none, and then every verb about them is `Unsupported`.
     pub snapshots: Option<Snapshots>,
 }

@@ -100,7 +100,8 @@ impl Tx {
              UNION ALL SELECT 'checkpoint' FROM checkpoint WHERE id = $1
              UNION ALL SELECT 'environment' FROM environment WHERE id = $1
              UNION ALL SELECT 'organization' FROM organization WHERE id = $1
-             UNION ALL SELECT 'api_key' FROM api_key WHERE id = $1")
+             UNION ALL SELECT 'api_key' FROM api_key WHERE id = $1
+             UNION ALL SELECT 'plugin' FROM plugin WHERE id = $1 AND deleted_at IS NULL")
             .bind(id).fetch_optional(c).await)?)
     }
 }

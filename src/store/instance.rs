@@ -12,13 +12,13 @@ impl Tx {
     pub async fn insert_instance(&mut self, i: &Instance) -> Result<()> {
         on!(self, c => sqlx::query(
             "INSERT INTO instance (id, organization_id, environment_id, sandbox_id, generation, role, provider, binding, provider_ref, config,
-                 configured_path, fingerprint, status, quiet, retire_reason, provision_deadline, cleanup_next_at, used_at, created_at, retired_at, updated_at,
-                 idle_check_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $19, $19)")
+                 configured_path, fingerprint, status, quiet, retire_reason, provision_deadline, cleanup_next_at, used_at, created_at, retired_at,
+                 updated_at, idle_check_at, plugin_id, provider_metadata)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $19, $19, $21, $22)")
             .bind(i.id).bind(i.organization_id).bind(i.environment_id).bind(i.sandbox_id).bind(i.generation).bind(i.role).bind(&i.provider)
             .bind(&i.binding).bind(&i.provider_ref).bind(&i.config).bind(&i.configured_path).bind(&i.fingerprint).bind(i.status).bind(i.quiet)
             .bind(&i.retire_reason).bind(i.provision_deadline).bind(i.cleanup_next_at).bind(i.used_at).bind(i.created_at).bind(i.retired_at)
-            .execute(c).await.map(|_| ()))?;
+            .bind(i.plugin_id).bind(&i.provider_metadata).execute(c).await.map(|_| ()))?;
         self.name_secrets(i.id, i.organization_id, &crate::model::secret::names(&i.config)).await
     }
 
@@ -55,12 +55,15 @@ impl Tx {
         binding: &str,
         provider_ref: &str,
         provider_expires_at: Option<Time>,
+        metadata: Option<&serde_json::Value>,
         now: Time,
     ) -> Result<bool> {
         let written = on!(self, c => sqlx::query(
-            "UPDATE instance SET binding = $2, provider_ref = $3, provider_expires_at = $4, updated_at = $5
+            "UPDATE instance SET binding = $2, provider_ref = $3, provider_expires_at = $4, updated_at = $5,
+                 provider_metadata = COALESCE($6, provider_metadata)
              WHERE id = $1 AND (provider_ref IS NULL OR provider_ref = $3)")
-            .bind(id).bind(binding).bind(provider_ref).bind(provider_expires_at).bind(now).execute(c).await.map(|d| d.rows_affected()))?;
+            .bind(id).bind(binding).bind(provider_ref).bind(provider_expires_at).bind(now).bind(metadata.map(sqlx::types::Json))
+            .execute(c).await.map(|d| d.rows_affected()))?;
         Ok(written == 1)
     }
 

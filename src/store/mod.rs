@@ -26,6 +26,7 @@ mod log;
 pub mod operation;
 pub mod organization;
 pub mod page;
+pub mod plugin;
 mod readers;
 pub mod sandbox;
 pub mod secret;

@@ -104,9 +104,9 @@ impl Tx {
     }
 
     /// Records which secrets a row of the ledger names.
-    pub(super) async fn name_secrets(&mut self, instance: Uuid, organization: Uuid, names: &BTreeSet<String>) -> Result<()> {
+    pub async fn name_secrets(&mut self, instance: Uuid, organization: Uuid, names: &BTreeSet<String>) -> Result<()> {
         for name in names {
-            on!(self, c => sqlx::query("INSERT INTO instance_secret (instance_id, organization_id, name) VALUES ($1, $2, $3)")
+            on!(self, c => sqlx::query("INSERT INTO instance_secret (instance_id, organization_id, name) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING")
                 .bind(instance).bind(organization).bind(name).execute(c).await.map(|_| ()))?;
         }
         Ok(())

@@ -32,6 +32,7 @@ mod operator;
 mod outage;
 mod pages;
 mod passes;
+mod plugins;
 mod readme;
 mod release;
 mod renew_and_expiry;

@@ -57,6 +57,10 @@ fn rules(operation: &str) -> (Needs, Token) {
         | "api_key_create"
         | "api_key_rotate"
         | "api_key_revoke"
+        | "plugin_register"
+        | "plugin_list"
+        | "plugin_get"
+        | "plugin_delete"
         | "secret_put"
         | "secret_list"
         | "secret_delete" => (Admin, MayNot),
@@ -119,13 +123,24 @@ struct Names {
     exec: String,
     checkpoint: String,
     key: String,
+    plugin: String,
     organization: String,
 }
 
 impl Names {
     fn unknown() -> Self {
         let id = || Uuid::now_v7().to_string();
-        Self { lease: id(), sandbox: id(), environment: id(), instance: id(), exec: id(), checkpoint: id(), key: id(), organization: id() }
+        Self {
+            lease: id(),
+            sandbox: id(),
+            environment: id(),
+            instance: id(),
+            exec: id(),
+            checkpoint: id(),
+            key: id(),
+            plugin: id(),
+            organization: id(),
+        }
     }
 
     fn fill(&self, path: &str) -> String {
@@ -135,6 +150,7 @@ impl Names {
             Some("environments") => &self.environment,
             Some("instances") => &self.instance,
             Some("api-keys") => &self.key,
+            Some("plugins") => &self.plugin,
             _ => &self.organization,
         };
         path.replace("{id}", outer)
@@ -187,6 +203,8 @@ async fn furnish(world: &World) -> (Names, String) {
     let exec = world.ask_as(&token, "POST", &format!("{at}/exec"), json!({ "command": "true" })).await.ok(200);
     let checkpoint = world.ask_as(&token, "POST", &format!("{at}/checkpoints"), json!({})).await.ok(201);
     let whoami = world.ask("GET", "/v1/whoami", Value::Null).await.ok(200);
+    let worker = crate::harness::worker::Worker::start().await;
+    let plugin = world.ask("POST", "/v1/plugins", json!({ "name": "walked", "url": worker.url })).await.ok(201);
     let names = Names {
         lease: text(&lease["id"]),
         sandbox: text(&lease["sandbox_id"]),
@@ -195,6 +213,7 @@ async fn furnish(world: &World) -> (Names, String) {
         exec: text(&exec["id"]),
         checkpoint: text(&checkpoint["id"]),
         key: text(&whoami["api_key_id"]),
+        plugin: text(&plugin["id"]),
         organization: text(&whoami["organization_id"]),
     };
     (names, token)

@@ -25,7 +25,7 @@ use crate::http::wire::problem::{FieldProblem, Problem};
 const CODES: &str = "x-error-codes";
 /// The media type of files, trees and archives.
 const BYTES: &str = "application/octet-stream";
-const TAGS: [(&str, &str); 12] = [
+const TAGS: [(&str, &str); 13] = [
     ("leases", "A holder's time-bounded, fenced claim on a sandbox."),
     ("exec", "Commands inside the sandbox."),
     ("files", "Files inside the sandbox."),
@@ -35,6 +35,7 @@ const TAGS: [(&str, &str); 12] = [
     ("instances", "The ledger of everything a provider was ever asked to make."),
     ("events", "What happened, in the order in which it did."),
     ("providers", "Who makes, finds, runs and ends instances."),
+    ("plugins", "Providers in any language, behind a URL."),
     ("secrets", "Values that configurations refer to and nothing shows."),
     ("keys", "Organizations and API keys."),
     ("maintenance", "What operators see and steer."),

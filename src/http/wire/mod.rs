@@ -14,6 +14,7 @@ pub mod key;
 pub mod lease;
 pub mod maintenance;
 pub mod many;
+pub mod plugin;
 pub mod pointer;
 pub mod probe;
 pub mod problem;

@@ -155,6 +155,7 @@ free_form! {
     TaskReport, "What the pass counted, by name.";
     EventData, "Identifiers and words; which ones depends on the event's type.";
     ConfigSchema, "A JSON Schema (2020-12).";
+    PluginManifest, "A plugin's manifest: its id, version, displayName and environmentDrivers with their configSchema.";
     Description, "An `OpenAPI` 3.1 document.";
 }
 

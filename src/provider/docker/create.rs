@@ -75,7 +75,7 @@ impl Docker {
             }
         };
         self.begin(&made.id, &image, owner, &workspace).await?;
-        Ok(Made { provider_ref: made.id, provider_expires_at: None })
+        Ok(Made { provider_ref: made.id, provider_expires_at: None, metadata: None })
     }
 
     /// The container of this tag's name, if there is one; none only with proof.
@@ -91,7 +91,7 @@ impl Docker {
     pub(super) fn recognize(&self, found: &Container, tag: &OwnerTag) -> Result<Made> {
         let labels = found.config.labels.clone().unwrap_or_default();
         if self.seal.tag_of(&found.name, &labels).as_ref() == Some(tag) {
-            return Ok(Made { provider_ref: found.id.clone(), provider_expires_at: None });
+            return Ok(Made { provider_ref: found.id.clone(), provider_expires_at: None, metadata: None });
         }
         Err(ProviderError::new(Kind::Refused, "a container that is not ours has the instance's name"))
     }

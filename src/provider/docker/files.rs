@@ -12,10 +12,10 @@ use super::agent::{Said, nonce};
 use super::engine::body;
 use super::lifecycle::{Facts, safe};
 use super::paths::{Place, Reach, STAT};
-use super::spool::Spool;
 use super::tarball::Tarball;
 use super::wire::PathStat;
 use crate::clock::Time;
+use crate::provider::spool::Spool;
 use crate::provider::{ByteStream, FileEntry, FileKind, FileRead, Kind, ProviderError, PutOptions, Result, stream};
 
 fn not_found() -> ProviderError {

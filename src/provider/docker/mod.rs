@@ -17,7 +17,6 @@ mod owner;
 mod paths;
 mod registry;
 mod snapshot;
-mod spool;
 mod tarball;
 mod tree;
 mod wire;
@@ -53,7 +52,7 @@ static TRAITS: Traits = Traits {
     fencing: false,
     stop_resume: true,
     tells_stopped_from_gone: true,
-    capabilities: DIRECT_CAPABILITIES,
+    capabilities: std::borrow::Cow::Borrowed(DIRECT_CAPABILITIES),
     snapshots: Some(Snapshots { effect: CaptureEffect::Pauses, takeover: Takeover::SameRequest }),
 };
 

@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 use super::Docker;
 use super::agent::{nonce, state};
 use super::lifecycle::Facts;
-use super::spool::Spool;
 use crate::archive::relay::{self, Standing, Standings};
 use crate::archive::{self, ArchiveCode, ArchiveError, Exclude, Limits};
+use crate::provider::spool::Spool;
 use crate::provider::stream::StreamWriter;
 use crate::provider::{ByteStream, FileKind, Kind, ProviderError, Result, TreeRead, WriteMode, stream};
 
@@ -141,7 +141,7 @@ impl Docker {
         place: Place,
         owner: archive::Owner,
         standing: Standings,
-        mut input: Box<dyn super::spool::ReadSeek>,
+        mut input: Box<dyn crate::provider::spool::ReadSeek>,
     ) -> Result<()> {
         let (mut writer, tar) = stream::channel();
         let Place { into, prefix } = place;

@@ -77,7 +77,7 @@ impl Provider for Faults {
 
     async fn find(&self, tag: &OwnerTag) -> Result<Option<Made>> {
         let lie = |found, lie| match lie {
-            Lie::Ref(provider_ref) => Some(Made { provider_ref, provider_expires_at: None }),
+            Lie::Ref(provider_ref) => Some(Made { provider_ref, provider_expires_at: None, metadata: None }),
             Lie::Nothing => None,
             Lie::Observed(_) => found,
         };

@@ -51,7 +51,7 @@ const PLAIN: Traits = Traits {
     fencing: false,
     stop_resume: true,
     tells_stopped_from_gone: true,
-    capabilities: DIRECT_CAPABILITIES,
+    capabilities: std::borrow::Cow::Borrowed(DIRECT_CAPABILITIES),
     snapshots: None,
 };
 
@@ -155,14 +155,14 @@ impl Provider for Local {
         let (instances, spec, tag) = (self.instances.clone(), spec.clone(), tag.clone());
         blocking(move || {
             instances.ensure(&spec, &tag)?;
-            Ok(Made { provider_ref: tag.instance.to_string(), provider_expires_at: None })
+            Ok(Made { provider_ref: tag.instance.to_string(), provider_expires_at: None, metadata: None })
         })
         .await
     }
 
     async fn find(&self, tag: &OwnerTag) -> Result<Option<Made>> {
         let (instances, tag) = (self.instances.clone(), tag.clone());
-        let made = Made { provider_ref: tag.instance.to_string(), provider_expires_at: None };
+        let made = Made { provider_ref: tag.instance.to_string(), provider_expires_at: None, metadata: None };
         let found = blocking(move || {
             let found = instances.find(&tag)?;
             if !found {

@@ -76,7 +76,7 @@ impl Memory {
             fencing: false,
             stop_resume: true,
             tells_stopped_from_gone: true,
-            capabilities: DIRECT_CAPABILITIES,
+            capabilities: std::borrow::Cow::Borrowed(DIRECT_CAPABILITIES),
             snapshots: Some(Snapshots { effect: CaptureEffect::Pauses, takeover: Takeover::SameRequest }),
         };
         let world = Mutex::new(World::new(format!("memory:{}", id::new())));

@@ -71,7 +71,7 @@ impl World {
         let ends_at = spec.config.reveal()["lifetime_seconds"].as_u64().map(|life| created_at.after(Duration::from_secs(life)));
         let object = Object { tag: tag.clone(), running: true, label, fence: 0, tree, created_at, ends_at, processes: HashMap::new() };
         self.objects.insert(provider_ref.clone(), object);
-        Made { provider_ref, provider_expires_at: ends_at }
+        Made { provider_ref, provider_expires_at: ends_at, metadata: None }
     }
 
     /// Refuses unless this is the account that is meant.
@@ -86,7 +86,7 @@ impl World {
     /// The object of this tag.
     pub(super) fn find(&self, tag: &OwnerTag) -> Option<Made> {
         let found = self.objects.iter().find(|(_, object)| object.tag == *tag);
-        found.map(|(name, object)| Made { provider_ref: name.clone(), provider_expires_at: object.ends_at })
+        found.map(|(name, object)| Made { provider_ref: name.clone(), provider_expires_at: object.ends_at, metadata: None })
     }
 
     pub(super) fn running(&mut self, provider_ref: &str) -> Result<&mut Object> {

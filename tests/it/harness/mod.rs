@@ -31,7 +31,8 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 pub mod server;
-pub use wire::BOOTSTRAP;
+pub mod worker;
+pub use wire::{BOOTSTRAP, Said};
 
 /// Which database a test runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

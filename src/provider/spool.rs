@@ -1,4 +1,4 @@
-//! Content on its way into a container, kept until it is known to be whole.
+//! Content on its way into a sandbox, kept until it is known to be whole.
 
 use std::fs::File;
 use std::io::{self, Seek};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::provider::{ByteStream, Kind, ProviderError, Result, stream};
+use super::{ByteStream, Kind, ProviderError, Result, stream};
 
 /// What is kept in memory; more goes to a file that has no name.
 const IN_MEMORY: usize = 1 << 20;
