@@ -33,7 +33,7 @@ async fn make(world: &World, driver_config: Value) -> crate::harness::Said {
 
 fn wish(holder: &str) -> Acquire {
     let mut wish = want(holder, Some("s"));
-    wish.environment = "boxed".to_owned();
+    "boxed".clone_into(&mut wish.environment);
     wish
 }
 
