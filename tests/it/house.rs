@@ -151,3 +151,34 @@ async fn several_processes_may_migrate_at_once() {
     }
     drop(world);
 }
+
+/// The statements of a migration, without comments.
+fn statements(sql: &str) -> Vec<String> {
+    let code: Vec<&str> = sql.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    code.join(" ").split(';').map(|statement| statement.trim().to_owned()).filter(|statement| !statement.is_empty()).collect()
+}
+
+/// Whether servers that do not know of a change go on beside one that made it.
+fn only_adds(statement: &str) -> bool {
+    let column = statement.strip_prefix("ALTER TABLE ").and_then(|rest| rest.split_once(" ADD COLUMN "));
+    let harmless = ["CREATE TABLE ", "CREATE INDEX ", "CREATE UNIQUE INDEX ", "DROP INDEX "];
+    harmless.iter().any(|begins| statement.starts_with(begins))
+        || column.is_some_and(|(_, column)| !column.contains("NOT NULL") || column.contains(" DEFAULT "))
+}
+
+#[test]
+fn a_migration_only_adds_so_that_servers_of_the_version_before_go_on_beside_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+    for dir in ["sqlite", "postgres"] {
+        for entry in std::fs::read_dir(root.join(dir)).unwrap() {
+            let path = entry.unwrap().path();
+            for statement in statements(&std::fs::read_to_string(&path).unwrap()) {
+                let first = path.file_name().unwrap().to_str().unwrap().starts_with("0001_");
+                assert!(first || only_adds(&statement), "{}: {statement}", path.display());
+            }
+        }
+    }
+    for breaking in ["ALTER TABLE lease DROP COLUMN holder", "ALTER TABLE lease ADD COLUMN new TEXT NOT NULL", "DROP TABLE claim"] {
+        assert!(!only_adds(breaking), "{breaking}");
+    }
+}
