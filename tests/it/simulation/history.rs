@@ -7,7 +7,7 @@ use berth::model::instance::Status as InstanceStatus;
 use berth::model::lease::{Access, Disposition, OnSameHolder, OnUnavailable, Status};
 use berth::model::operation::Status as OperationStatus;
 use berth::ops;
-use berth::ops::input::{Attach, Carried, Exec, Recover, ReleaseRequest, Restore, Rollback, Unsaved, Waiting};
+use berth::ops::input::{Acquire, Attach, Carried, Exec, Recover, ReleaseRequest, Restore, Rollback, Unsaved, Waiting};
 use berth::ops::view::{Answered, LeaseView};
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::check::{Grant, Told, check};
 use super::model::{Content, Work};
-use crate::harness::{World, command, until, want};
+use crate::harness::{World, command, want};
 
 /// The file that holders write.
 const FILE: &str = "work";
@@ -271,22 +271,27 @@ impl History {
     /// After quiet time: nobody holds the scope, the work is there, and all that was ever told fits together.
     pub async fn epilogue(&mut self, world: &World) {
         self.notice(world).await;
-        let got = world.acquire_with(want("last", Some(&self.session))).await;
-        let lease = match got {
-            Ok((lease, _)) => lease,
+        let lease = match last(world, &self.session, None).await {
+            Ok(lease) => lease,
             Err(error) if self.lost && error.code == Code::CheckpointUnavailable => {
-                let mut input = want("last", Some(&self.session));
-                input.on_unavailable = Some(OnUnavailable::Empty);
                 self.work.widen([None]);
-                world.acquire_with(input).await.unwrap().0
+                last(world, &self.session, Some(OnUnavailable::Empty)).await.unwrap()
             }
             Err(error) => panic!("{}: the scope is stuck: {error}", self.session),
         };
-        // A slow machine answers that it is still being made ready.
-        until("the last holder's lease is active", async || world.lease(&lease).await.lease.status == Status::Active).await;
-        self.granted(world, 0, world.lease(&lease).await).await;
+        self.granted(world, 0, lease.clone()).await;
         check(&self.told).unwrap_or_else(|broken| panic!("{}: {broken}", self.session));
         ops::release::delete(&world.berth, &world.caller, lease.lease.id, true).await.unwrap();
+    }
+}
+
+/// The scope for somebody new, who waits until it is ready.
+async fn last(world: &World, session: &str, on_unavailable: Option<OnUnavailable>) -> Result<LeaseView> {
+    loop {
+        let got = world.acquire_with(Acquire { on_unavailable, ..want("last", Some(session)) }).await?;
+        if got.0.lease.status == Status::Active {
+            return Ok(got.0);
+        }
     }
 }
 
