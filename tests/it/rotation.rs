@@ -60,7 +60,7 @@ both! {
         let reader = mortal(&world, "reader", Access::ReadOnly).await.unwrap();
         world.exec(&lease, &["linger", "60000000"]).await.unwrap();
         let former = world.row(lease.lease.instance_id.unwrap()).await;
-        world.advance(DUE - Duration::from_secs(2));
+        world.advance(DUE.saturating_sub(Duration::from_secs(2)));
         assert_eq!(rotate(&world).await, 0, "not before its time");
         world.advance(Duration::from_secs(2));
         assert_eq!(rotate(&world).await, 1);
@@ -112,7 +112,7 @@ both! {
         assert_eq!(ops::rotate::pass(&world.berth).await.unwrap().due, 1);
         until("the gate is closed", async || is_rotating(&world, &lease).await).await;
         // The capture's own time and a minute before the end.
-        world.advance(LIFE - DUE - Duration::from_secs(600 + 60));
+        world.advance(LIFE.saturating_sub(DUE).saturating_sub(Duration::from_secs(600 + 60)));
         assert_eq!(running.await.unwrap().unwrap().operation.status, OperationStatus::Unknown);
         until("the rotation is over", async || world.berth.work.under_way() == 0).await;
         let after = world.lease(&lease).await;
@@ -144,7 +144,7 @@ both! {
         assert_eq!(world.lease(&lease).await.lease.generation, 1);
         assert!(world.exec(&lease, &["true"]).await.is_ok(), "the holder goes on where it was");
         world.faults.clear();
-        world.advance(LIFE - DUE);
+        world.advance(LIFE.saturating_sub(DUE));
         world.memory.end_lives();
         assert_eq!(code(world.exec(&lease, &["true"]).await), Code::InstanceLost);
         let input = Recover { carried: carried(&lease), restore_checkpoint_id: None, on_unavailable: None, waiting: Waiting::default() };

@@ -239,7 +239,7 @@ impl Stage {
         }
         self.peace().await;
         let left: Vec<_> = self.world.memory.inventory().into_iter().map(|(name, _, _)| name).collect();
-        assert_eq!(left, [self.foreign.clone()], "what is another's stays, and nothing else is left");
+        assert_eq!(left, std::slice::from_ref(&self.foreign), "what is another's stays, and nothing else is left");
         let mut tx = self.world.berth.store.read().await.unwrap();
         let (instances, claims) = (tx.instance_counts().await.unwrap(), tx.claim_counts().await.unwrap());
         assert!(instances.is_empty() && claims.is_empty(), "{instances:?} {claims:?}");

@@ -148,16 +148,16 @@ mod tests {
     async fn engine(known: &'static str) -> (Arc<Engine>, Pulls) {
         let pulls = Pulls::default();
         let there = move |State(pulls): State<Pulls>, Path(_): Path<String>| async move {
-            let pulled = pulls.lock().unwrap().iter().any(|sent| sent.as_deref() == Some(known));
-            if pulled { Ok(r#"{"Id":"sha256:1","Os":"linux","Architecture":"amd64","Config":{}}"#) } else { Err(StatusCode::NOT_FOUND) }
+            let had = pulls.lock().unwrap().iter().any(|sent| sent.as_deref() == Some(known));
+            if had { Ok(r#"{"Id":"sha256:1","Os":"linux","Architecture":"amd64","Config":{}}"#) } else { Err(StatusCode::NOT_FOUND) }
         };
         let pull = move |State(pulls): State<Pulls>, headers: HeaderMap| async move {
             let sent = headers.get("x-registry-auth").map(|value| value.to_str().unwrap().to_owned());
-            let knows = sent.as_deref() == Some(known);
+            let may = sent.as_deref() == Some(known);
             pulls.lock().unwrap().push(sent);
             // All who ask meanwhile are there by then.
             tokio::time::sleep(Duration::from_millis(200)).await;
-            if knows { r#"{"status":"done"}"# } else { r#"{"error":"pull access denied"}"# }
+            if may { r#"{"status":"done"}"# } else { r#"{"error":"pull access denied"}"# }
         };
         let version = || async { r#"{"ApiVersion":"1.47","MinAPIVersion":"1.24","Arch":"amd64"}"# };
         let routes = Router::new()

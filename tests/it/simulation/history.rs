@@ -84,7 +84,9 @@ impl History {
         let Some(sandbox) = self.sandbox else { return };
         let query = ops::input::ListQuery { limit: 100, ..Default::default() };
         let rows = ops::checkpoint::list(&world.berth, &world.caller, sandbox, query).await.unwrap().items;
-        rows.iter().for_each(|row| self.work.noticed(row.id));
+        for row in &rows {
+            self.work.noticed(row.id);
+        }
         self.work.pointer = rows.iter().find(|row| row.current).map(|row| row.id);
         self.work.diverged =
             world.berth.store.read().await.unwrap().sandbox(world.caller.organization, sandbox).await.unwrap().unwrap().diverged;
@@ -129,7 +131,7 @@ impl History {
         self.sandbox = Some(lease.lease.sandbox_id);
         self.told.push(Told::Granted(grant));
         self.leases[who] = Some(lease.clone());
-        if !again.is_some_and(|last| (last.lease, last.epoch) == (grant.lease, grant.epoch)) {
+        if again.is_none_or(|last| (last.lease, last.epoch) != (grant.lease, grant.epoch)) {
             self.work.granted();
         }
         let mut tx = world.berth.store.read().await.unwrap();
