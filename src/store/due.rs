@@ -76,9 +76,9 @@ macro_rules! put_off {
     };
 }
 
-/// [`put_off`] on SQLite.
+/// The look is put off, on SQLite.
 pub const PUT_OFF_SQLITE: &str = put_off!("");
-/// [`put_off`] on PostgreSQL, where several servers look at once.
+/// The look is put off, on PostgreSQL, where several servers look at once.
 pub const PUT_OFF_POSTGRES: &str = put_off!(" FOR UPDATE OF i SKIP LOCKED");
 
 /// Instances that their provider ends by itself, by the end. `$1` is until when.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::both;
 use crate::harness::worker::{Lie, Worker};
-use crate::harness::{World, code, command, want};
+use crate::harness::{World, code, command, until, want};
 
 const VALUE: &str = "the-key-of-a-plugin-77e1";
 
@@ -160,7 +160,7 @@ both! {
         }
         // Saved, stopped, and found again by the next run.
         world.release(&lease).await.unwrap();
-        assert_eq!(worker.boxes().iter().filter(|(_, running)| *running).count(), 0);
+        until("it is stopped", async || worker.boxes().iter().all(|(_, running)| !running)).await;
         let next = acquire(&world, "run-2").await;
         assert_eq!(next.lease.instance_id, lease.lease.instance_id);
         assert_eq!(world.get(&next, "dir/large").await.unwrap(), large);
