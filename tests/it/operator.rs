@@ -57,7 +57,7 @@ both! {
         until("every task has run", async || {
             let told = world.ask("GET", "/v1/background", Value::Null).await.ok(200);
             let tasks = told["items"].as_array().unwrap();
-            tasks.len() == 9 && tasks.iter().all(|t| t["runs"].as_u64() > Some(0))
+            tasks.len() == 10 && tasks.iter().all(|t| t["runs"].as_u64() > Some(0))
         }).await;
         let told = world.ask("GET", "/v1/background", Value::Null).await.ok(200);
         let sweeper = told["items"].as_array().unwrap().iter().find(|t| t["name"] == "orphan_sweeper").unwrap();
