@@ -158,7 +158,9 @@ where
             held.settled();
         }
         let told = match (done, settled) {
-            (Ok(value), Ok(_)) => Ok((value, seq)),
+            (Ok(value), Ok(true)) => Ok((value, seq)),
+            // Somebody ended it as unknown meanwhile; whether what was saved or handed on since has it, nobody can say.
+            (Ok(_), Ok(false)) => Err(Error::new(Code::OperationUnknown, "The write was cut off; it may have happened. Read it back.")),
             (Err(error), _) => Err(explain(&task, &admitted.instance, &error).await),
             (_, Err(error)) => Err(error),
         };

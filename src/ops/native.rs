@@ -14,11 +14,14 @@ use crate::model::instance::Instance;
 use crate::provider::{CaptureEffect, Provider, ProviderError, Snapshot, Takeover};
 use crate::store::artifact::DueDeletion;
 
-/// The provider of an instance, if it takes snapshots that the instance outlives.
+/// The provider of an instance, if it takes snapshots that the instance outlives. Asks nobody, since a transaction may be open: a plugin,
+/// which would have to be heard first, takes none.
 pub(super) async fn offered(berth: &Berth, instance: &Instance) -> Result<Arc<dyn Provider>> {
-    let provider = berth.provider_of(instance).await?;
-    if provider.traits().snapshots.is_some_and(|s| s.effect != CaptureEffect::Ends) {
-        return Ok(provider);
+    if !super::plugins::is_plugin(&instance.provider) {
+        let provider = berth.provider_of(instance).await?;
+        if provider.traits().snapshots.is_some_and(|s| s.effect != CaptureEffect::Ends) {
+            return Ok(provider);
+        }
     }
     Err(Error::new(
         Code::CapabilityNotGranted,

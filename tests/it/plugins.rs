@@ -133,6 +133,11 @@ both! {
         input.env.insert("TONE".to_owned(), "blue".to_owned());
         let (ran, _) = berth::ops::exec::run(&world.berth, &world.caller, lease.lease.id, input).await.unwrap();
         assert!(String::from_utf8_lossy(&ran.stdout.kept).ends_with("x\nblue\n"));
+        let native = json!({ "kind": "provider_native" });
+        let at = format!("/v1/leases/{}", lease.lease.id);
+        let path = format!("{at}/checkpoints");
+        let refused = world.ask_with(crate::harness::BOOTSTRAP, "POST", &path, &[("berth-generation", "1")], native).await;
+        refused.refused(403, "capability_not_granted");
         // Files, one larger than a piece.
         let large = "0123456789abcdef".repeat(200_000);
         world.put(&lease, "dir/large", &large).await.unwrap();
@@ -143,7 +148,6 @@ both! {
         assert_eq!(code(world.get(&lease, "../box").await), Code::InvalidPath);
         world.exec(&lease, &["ln", "-s", "/etc", "out"]).await.unwrap();
         assert_eq!(code(world.get(&lease, "out/passwd").await), Code::InvalidPath);
-        let at = format!("/v1/leases/{}", lease.lease.id);
         let listed = world.ask("GET", &format!("{at}/files/list?path=.&recursive=true"), Value::Null).await.ok(200);
         let names: Vec<_> = listed["items"].as_array().unwrap().iter().map(|e| e["path"].as_str().unwrap()).collect();
         assert_eq!(names, ["dir", "dir/empty", "dir/large", "out"], "{listed}");

@@ -66,6 +66,8 @@ end_due() {
     while [ $ROUND -lt 200 ]; do
         ROUND=$((ROUND + 1))
         due
+        # While they are read one after the other, one that was read as gone may have left another behind.
+        [ -n "$DUE" ] || due
         [ -n "$DUE" ] || return 0
         NEW=$DUE STOPPED= TRY=0
         while [ -n "$NEW" ] && [ $TRY -lt 50 ]; do
