@@ -17,6 +17,8 @@ use crate::id;
 use crate::provider::{Kind, ProviderError, Result};
 
 const SCRIPT: &str = include_str!("hand.sh");
+/// Where a sandbox keeps what is Berth's and not the work's. Never by the environment, which a command may bring along.
+const TEMPORARY: &str = "/tmp";
 /// How long a verb may take at the worker.
 const PATIENCE: Duration = Duration::from_secs(50);
 /// What is added to the time that a command has, so that the worker tells of a time-out before its answer is called lost.
@@ -83,7 +85,7 @@ impl Plugin {
     /// What the worker's shell is given: the script, and a verb with its arguments.
     pub(super) fn script(&self, workspace: &str, nonce: &str, id: &str, grant: &str, verb: &str, arguments: &[&str]) -> Vec<String> {
         let instance = self.0.row.instance.to_string();
-        let state = format!("/tmp/.berth-{instance}");
+        let state = format!("{TEMPORARY}/.berth-{instance}");
         let fixed = ["-c", SCRIPT, "berth", &state, &instance, nonce, id, grant, verb, workspace];
         fixed.iter().chain(arguments).map(|one| (*one).to_owned()).collect()
     }

@@ -185,7 +185,7 @@ impl Worker {
         let work = self.shared.root.join(name).join("work");
         std::fs::remove_dir_all(&work).unwrap();
         std::fs::create_dir(&work).unwrap();
-        std::fs::remove_dir_all(format!("/tmp/.berth-{instance}")).ok();
+        std::fs::remove_dir_all(std::path::Path::new("/tmp").join(format!(".berth-{instance}"))).ok();
     }
 
     /// Every call of a method.
