@@ -128,25 +128,48 @@ impl Docker {
     }
 
     async fn run_or_remove(&self, id: &str, image: &Image) -> Result<()> {
-        if !self.images.is_fit(&image.id) {
-            match self.head(id, SHELL).await {
-                Ok(Some(_)) => self.images.note_fit(image.id.clone()),
-                Ok(None) => {
-                    let error = ProviderError::new(Kind::Invalid, "the image has no /bin/sh, which commands are run through");
-                    return Err(self.take_back(id, error).await);
-                }
-                Err(error) => return Err(error),
-            }
+        let known = self.images.is_fit(&image.id);
+        if !known && self.head(id, SHELL).await?.is_none() {
+            let error = ProviderError::new(Kind::Invalid, "the image has no /bin/sh, which commands are run through");
+            return Err(self.take_back(id, error).await);
         }
         match self.engine.act(Method::POST, &format!("/containers/{id}/start"), &[]).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {}
             Err(Failure::Status(status, words)) => {
                 let kind = if status.is_client_error() { Kind::Invalid } else { Kind::Refused };
                 let error = ProviderError::new(kind, "the container cannot be started as it is configured");
-                Err(self.take_back(id, error.because(std::io::Error::other(words))).await)
+                return Err(self.take_back(id, error.because(std::io::Error::other(words))).await);
             }
-            Err(failure) => Err(failure.into()),
+            Err(failure) => return Err(failure.into()),
         }
+        if !known {
+            self.try_shell(id).await?;
+            self.images.note_fit(image.id.clone());
+        }
+        Ok(())
+    }
+
+    /// Runs something small through the container's shell: the engine also starts a file that is no program for this machine, and
+    /// only the container's end tells.
+    async fn try_shell(&self, id: &str) -> Result<()> {
+        let facts = self.facts(id).await?;
+        let Err(error) = self.control(id, &facts, "count", &[], None).await else { return Ok(()) };
+        let mut ended = false;
+        // The broken connection is seen a moment before the end that broke it.
+        for _ in 0..20 {
+            ended = matches!(self.inspect(id).await?.state.status.as_str(), "exited" | "dead");
+            if ended || error.kind == Kind::Invalid {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let error = if ended {
+            ProviderError::new(Kind::Invalid, "the container ended at once: its command, or the image's /bin/sh, does not run")
+                .because(error)
+        } else {
+            error
+        };
+        Err(self.take_back(id, error).await)
     }
 
     /// Removes what was made, so that an error may say that nothing was; if that fails too, only a look can tell.
