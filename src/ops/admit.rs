@@ -11,6 +11,7 @@ use crate::error::{Code, Error, Result};
 use crate::model::instance::{Instance, Status as InstanceStatus};
 use crate::model::lease::Lease;
 use crate::model::operation::{Kind, Operation, Output, Status};
+use crate::provider::ExecSpec;
 use crate::store::fence::{check_epoch, check_live, instance_lost, transition};
 use crate::store::operation::Settlement;
 use crate::store::{Carried, ClaimKind, Claimed};
@@ -35,6 +36,32 @@ pub async fn admit(
     kind: Kind,
     hold: Duration,
 ) -> Result<Admitted> {
+    admit_with(berth, caller, lease, carried, id, kind, hold, None).await
+}
+
+/// Admits a command, whose provider lays it ready while that is made durable.
+pub async fn admit_command(
+    berth: &Arc<Berth>,
+    caller: &Caller,
+    lease: Uuid,
+    carried: Carried,
+    hold: Duration,
+    command: &mut ExecSpec,
+) -> Result<Admitted> {
+    admit_with(berth, caller, lease, carried, command.id, Kind::Exec, hold, Some(command)).await
+}
+
+#[expect(clippy::too_many_arguments, reason = "an admission is decided by all of them")]
+async fn admit_with(
+    berth: &Arc<Berth>,
+    caller: &Caller,
+    lease: Uuid,
+    carried: Carried,
+    id: Uuid,
+    kind: Kind,
+    hold: Duration,
+    mut command: Option<&mut ExecSpec>,
+) -> Result<Admitted> {
     let patience = Instant::now() + berth.settings.gate_wait;
     loop {
         let mut tx = berth.store.begin().await?;
@@ -49,7 +76,9 @@ pub async fn admit(
                 InstanceStatus::Running => {
                     let operation = tx.admit(&mut fenced, id, kind).await?;
                     let claim = tx.claim(id, ClaimKind::Operation, berth.work.owner, kind.as_str(), fenced.now, hold).await?;
-                    tx.commit().await?;
+                    let ready = prepare(berth, &operation, &fenced.instance, command.as_deref_mut());
+                    let (durable, ()) = tokio::join!(tx.commit(), ready);
+                    durable?;
                     let claim = claim.ok_or(crate::store::error::StoreError::ClaimLost)?;
                     super::crash_point("after_admit");
                     return Ok(Admitted { operation, instance: fenced.instance, claim });
@@ -67,6 +96,15 @@ pub async fn admit(
         if !berth.work.line(fenced.sandbox.id).until_changed(patience).await {
             return Err(obstacle);
         }
+    }
+}
+
+/// Gives a command its grant, and lets its provider lay it ready. A plugin is not asked: each call to it is one more that may hang.
+async fn prepare(berth: &Berth, operation: &Operation, instance: &Instance, command: Option<&mut ExecSpec>) {
+    let Some(command) = command else { return };
+    command.grant_seq = operation.grant_seq;
+    if let (Some(provider), Some(provider_ref)) = (berth.providers.get(&instance.provider), &instance.provider_ref) {
+        command.prepared = provider.prepare(provider_ref, command).await;
     }
 }
 

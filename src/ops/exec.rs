@@ -38,11 +38,12 @@ pub async fn run(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Exec) 
     caller.require_on_lease(Scope::Write, lease)?;
     loop {
         let id = caller.first_id();
-        let admitted = admit::admit(berth, caller, lease, input.carried, id, Kind::Exec, input.timeout + GRACE * 2).await?;
+        let mut spec = spec(id, &input);
+        let admitted = admit::admit_command(berth, caller, lease, input.carried, input.timeout + GRACE * 2, &mut spec).await?;
         let cancel = CancellationToken::new();
         berth.work.register_exec(id, cancel.clone());
         let _leave = (!input.keep_on_disconnect).then(|| cancel.clone().drop_guard());
-        let receiver = spawn(berth, admitted, &input, cancel, None);
+        let receiver = spawn(berth, admitted, spec, &input, cancel, None);
         let came = match input.wait.filter(|_| input.keep_on_disconnect) {
             Some(wait) => match tokio::time::timeout(wait, receiver).await {
                 Ok(came) => came,
@@ -84,13 +85,14 @@ pub async fn follow(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, input: Exe
     caller.require_on_lease(Scope::Write, lease)?;
     loop {
         let id = caller.first_id();
-        let admitted = admit::admit(berth, caller, lease, input.carried, id, Kind::Exec, input.timeout + GRACE * 2).await?;
+        let mut spec = spec(id, &input);
+        let admitted = admit::admit_command(berth, caller, lease, input.carried, input.timeout + GRACE * 2, &mut spec).await?;
         let operation = admitted.operation.clone();
         let cancel = CancellationToken::new();
         berth.work.register_exec(id, cancel.clone());
         let kill = (!input.keep_on_disconnect).then(|| cancel.clone().drop_guard());
         let (tee, mut follow) = listen::tee();
-        let end = spawn(berth, admitted, &input, cancel, Some(tee));
+        let end = spawn(berth, admitted, spec, &input, cancel, Some(tee));
         if let Some(Heard::Started) = follow.heard.recv().await {
             return Ok(Followed { operation, follow, end, _kill: kill });
         }
@@ -110,26 +112,32 @@ fn found_stopped() -> Error {
     crate::store::fence::transition("The sandbox was found stopped; the next call starts it.")
 }
 
+fn spec(id: Uuid, input: &Exec) -> ExecSpec {
+    ExecSpec {
+        id,
+        // Told when it is admitted.
+        grant_seq: 0,
+        argv: input.argv.clone(),
+        cwd: input.cwd.clone(),
+        env: input.env.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+        user: input.user.clone(),
+        timeout: input.timeout,
+        stdin: !input.stdin.is_empty(),
+        prepared: None,
+    }
+}
+
 /// In a tracked task; the receiver hears `true` when it is settled, `false` when it is to be admitted anew.
 fn spawn(
     berth: &Arc<Berth>,
     admitted: Admitted,
+    spec: ExecSpec,
     input: &Exec,
     cancel: CancellationToken,
     tee: Option<Tee>,
 ) -> oneshot::Receiver<Result<bool>> {
     let (sender, receiver) = oneshot::channel();
     let task = Arc::clone(berth);
-    let operation = &admitted.operation;
-    let spec = ExecSpec {
-        id: operation.id,
-        grant_seq: operation.grant_seq,
-        argv: input.argv.clone(),
-        cwd: input.cwd.clone(),
-        env: input.env.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
-        user: input.user.clone(),
-        timeout: input.timeout,
-    };
     let (stdin, keep) = (Bytes::from(input.stdin.clone()), input.max_output_bytes);
     berth.work.spawn(async move {
         let held = task.work.hold(admitted.claim);

@@ -109,7 +109,7 @@ fn words(words: &[&str]) -> Vec<String> {
 
 /// A command of the first grant.
 pub fn command(argv: Vec<String>) -> ExecSpec {
-    ExecSpec { id: id::new(), grant_seq: 1, argv, cwd: None, env: Vec::new(), user: None, timeout: BOUND }
+    ExecSpec { id: id::new(), grant_seq: 1, argv, cwd: None, env: Vec::new(), user: None, timeout: BOUND, stdin: true, prepared: None }
 }
 
 impl Sandbox<'_> {

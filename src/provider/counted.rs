@@ -8,8 +8,8 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use super::{
-    ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Listed, ListedSnapshot, Made, Observation, OwnerTag, Presence, Provider,
-    PutOptions, Result, Running, Snapshot, Spec, Traits, TreeRead, WriteMode,
+    ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Listed, ListedSnapshot, Made, Observation, OwnerTag, Prepared, Presence,
+    Provider, PutOptions, Result, Running, Snapshot, Spec, Traits, TreeRead, WriteMode,
 };
 
 /// Calls by provider, verb and outcome: `ok`, what a look proved, the kind of the failure, or `given_up` when nobody waited any more.
@@ -113,6 +113,10 @@ impl Provider for Counted {
 
     async fn processes(&self, provider_ref: &str) -> Result<u64> {
         self.tried("processes", self.0.processes(provider_ref)).await
+    }
+
+    async fn prepare(&self, provider_ref: &str, spec: &ExecSpec) -> Option<Prepared> {
+        self.0.prepare(provider_ref, spec).await
     }
 
     async fn exec(&self, provider_ref: &str, spec: ExecSpec) -> Result<Running> {

@@ -136,6 +136,19 @@ pub struct ExecSpec {
     pub user: Option<String>,
     /// Killed with its whole tree after this span.
     pub timeout: Duration,
+    /// Whether anything is sent to its standard input; else that is empty from the start.
+    pub stdin: bool,
+    /// What [`Provider::prepare`] made of this very command.
+    pub prepared: Option<Prepared>,
+}
+
+/// A command that is laid ready at its provider, and not started.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// The provider's name for it.
+    pub name: String,
+    /// The name by which its first and last words are known.
+    pub nonce: String,
 }
 
 /// One thing that happened in a running command. Bytes, never text.
@@ -391,6 +404,12 @@ pub trait Provider: Send + Sync {
 
     /// How many process trees run in the sandbox now, commands and what outlived them.
     async fn processes(&self, provider_ref: &str) -> Result<u64>;
+
+    /// Lays a command ready while its admission is made durable, where that saves time. Nothing runs by it, nothing waits for it,
+    /// and whoever is refused then leaves it.
+    async fn prepare(&self, _provider_ref: &str, _spec: &ExecSpec) -> Option<Prepared> {
+        None
+    }
 
     /// Starts a command. `Fenced` when the sandbox's fence is higher than the command's grant.
     async fn exec(&self, provider_ref: &str, spec: ExecSpec) -> Result<Running>;

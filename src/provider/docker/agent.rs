@@ -49,6 +49,8 @@ pub(super) struct Call {
     pub(super) cwd: Option<String>,
     pub(super) user: Option<String>,
     pub(super) stdin: bool,
+    /// The engine's name of the exec, where it was made before.
+    pub(super) prepared: Option<String>,
     /// The name by which the script's own words are known.
     pub(super) nonce: String,
 }
@@ -106,21 +108,28 @@ impl Call {
 impl Docker {
     /// Starts an exec and takes over its connection.
     pub(super) async fn open_exec(&self, call: &Call) -> std::result::Result<Open, NotOpen> {
-        let surely = |error: ProviderError| NotOpen::Surely(error);
-        let path = format!("/containers/{}/exec", safe(&call.container).map_err(surely)?);
-        let created: Created = match self.engine.post(&path, &[], &call.body()).await {
-            Ok(created) => created,
-            Err(failure) if failure.is(404) => return Err(NotOpen::Surely(self.gone().await)),
-            // What was not started does nothing.
-            Err(Failure::Lost(_)) => return Err(NotOpen::Surely(ProviderError::new(Kind::Refused, "the container engine did not answer"))),
-            Err(failure) => return Err(NotOpen::Surely(failure.into())),
+        let exec = match &call.prepared {
+            Some(exec) => exec.clone(),
+            None => self.create_exec(call).await.map_err(NotOpen::Surely)?,
         };
-        match timeout(ACT, self.take_over(&created.id)).await.unwrap_or(Err(Failure::Lost(None))) {
-            Ok(io) => Ok(Open { exec: created.id, io }),
+        match timeout(ACT, self.take_over(&exec)).await.unwrap_or(Err(Failure::Lost(None))) {
+            Ok(io) => Ok(Open { exec, io }),
             Err(failure @ Failure::Lost(_)) => Err(NotOpen::Perhaps(failure.into())),
             // Gone between the two calls.
             Err(failure) if failure.is(404) => Err(NotOpen::Surely(ProviderError::new(Kind::Refused, "the container does not run"))),
             Err(failure) => Err(NotOpen::Surely(failure.into())),
+        }
+    }
+
+    /// Makes an exec, which does nothing before it is started.
+    pub(super) async fn create_exec(&self, call: &Call) -> Result<String> {
+        let path = format!("/containers/{}/exec", safe(&call.container)?);
+        match self.engine.post::<Created>(&path, &[], &call.body()).await {
+            Ok(created) => Ok(created.id),
+            Err(failure) if failure.is(404) => Err(self.gone().await),
+            // What was not started does nothing.
+            Err(Failure::Lost(_)) => Err(ProviderError::new(Kind::Refused, "the container engine did not answer")),
+            Err(failure) => Err(failure.into()),
         }
     }
 
@@ -164,6 +173,7 @@ impl Docker {
             cwd: Some("/".to_owned()),
             user: user.map(str::to_owned),
             stdin: false,
+            prepared: None,
             nonce: nonce(),
         };
         for first in [true, false] {

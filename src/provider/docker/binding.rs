@@ -54,6 +54,9 @@ impl Binding {
 
     async fn current(&self, engine: &Engine) -> Result<String> {
         let root = root(engine).await?;
+        if engine.about().await?.is_podman {
+            return Ok(format!("podman:{root}"));
+        }
         let known = self.seen.lock().unwrap_or_else(PoisonError::into_inner).ids.get(&root).cloned();
         let id = if let Some(id) = known {
             id

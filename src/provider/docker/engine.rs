@@ -46,6 +46,8 @@ pub(super) struct About {
     version: ApiVersion,
     /// Its processor, as images name theirs.
     pub(super) architecture: String,
+    /// Whether it is Podman's service, which says another id each time it is asked.
+    pub(super) is_podman: bool,
 }
 
 /// Why a call had no good answer.
@@ -142,7 +144,8 @@ impl Engine {
         let newest = ApiVersion::parse(&told.newest_api).filter(|newest| *newest >= OLDEST);
         let oldest = told.oldest_api.as_deref().and_then(ApiVersion::parse).unwrap_or(OLDEST);
         let Some(newest) = newest.filter(|_| oldest <= NEWEST) else { return Err(unfit) };
-        let about = About { version: newest.min(NEWEST), architecture: told.arch };
+        let is_podman = told.components.iter().any(|one| one.name == "Podman Engine");
+        let about = About { version: newest.min(NEWEST), architecture: told.arch, is_podman };
         *self.about.lock().unwrap_or_else(PoisonError::into_inner) = Some(about.clone());
         Ok(about)
     }
@@ -236,7 +239,7 @@ mod tests {
     async fn a_trace_goes_on_to_the_engine() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let engine = Engine::new(&Address::Unix("/nowhere".into()), None).unwrap();
-        *engine.about.lock().unwrap() = Some(About { version: NEWEST, architecture: String::new() });
+        *engine.about.lock().unwrap() = Some(About { version: NEWEST, architecture: String::new(), is_podman: false });
         let sent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let asked = trace::within(trace::Traceparent::parse(sent), engine.request(Method::GET, "/info", &[])).await;
         assert_eq!(asked.unwrap_or_else(|_| panic!("a request")).build().unwrap().headers()["traceparent"], sent);

@@ -20,10 +20,13 @@ use super::lifecycle::Facts;
 use super::paths;
 use super::words::FirstWord;
 use crate::id;
-use crate::provider::{ExecSpec, FileKind, Kind, ProviderError, Result, Running};
+use crate::provider::{ExecSpec, FileKind, Kind, Prepared, ProviderError, Result, Running};
 
 /// Events, and chunks of stdin, that may wait for their reader.
 const QUEUE: usize = 8;
+
+/// How long an exec may take to be made for its start to be waited for anew; nobody waits for it longer.
+const AT_ONCE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// The commands that this server started.
 #[derive(Debug, Default)]
@@ -66,27 +69,8 @@ struct Started {
 impl Docker {
     /// Starts a command. Given up at any point, whatever was started ends.
     pub(super) async fn start_command(&self, container: &str, spec: ExecSpec) -> Result<Running> {
-        if spec.argv.is_empty() {
-            return Err(ProviderError::new(Kind::Invalid, "a command has at least one word"));
-        }
         let facts = self.facts(container).await?;
-        let cwd = match &spec.cwd {
-            Some(cwd) => Some(self.working_directory(container, &facts, cwd).await?),
-            None => None,
-        };
-        let call = Call {
-            container: container.to_owned(),
-            instance: facts.tag.instance,
-            id: spec.id,
-            grant: Grant::Command(spec.grant_seq),
-            verb: "run",
-            arguments: spec.argv,
-            env: spec.env,
-            cwd,
-            user: spec.user,
-            stdin: true,
-            nonce: nonce(),
-        };
+        let call = self.call_of(container, &facts, &spec).await?;
         let (input_sender, input) = mpsc::channel(QUEUE);
         let (events, received) = mpsc::channel(QUEUE);
         let (answer, answered) = oneshot::channel();
@@ -101,7 +85,9 @@ impl Docker {
             match started {
                 Ok(started) => {
                     let over = CancellationToken::new();
-                    docker.commands.tasks.spawn(feed(started.input, input, over.clone()));
+                    if call.stdin {
+                        docker.commands.tasks.spawn(feed(started.input, input, over.clone()));
+                    }
                     let gone = answer.send(Ok(())).is_err();
                     let follower =
                         Follower { docker: docker.clone(), facts, call, events, cancel: follower_cancel, doomed, timeout: spec.timeout };
@@ -122,8 +108,52 @@ impl Docker {
         }
     }
 
+    /// Makes the exec of a command, if the engine does so at once.
+    pub(super) async fn prepare_command(&self, container: &str, spec: &ExecSpec) -> Option<Prepared> {
+        // Where it is to run would have to be looked up.
+        if spec.cwd.is_some() {
+            return None;
+        }
+        let making = async {
+            let facts = self.facts(container).await.ok()?;
+            let call = self.call_of(container, &facts, spec).await.ok()?;
+            Some(Prepared { name: self.create_exec(&call).await.ok()?, nonce: call.nonce })
+        };
+        timeout(AT_ONCE, making).await.ok().flatten()
+    }
+
+    async fn call_of(&self, container: &str, facts: &Facts, spec: &ExecSpec) -> Result<Call> {
+        if spec.argv.is_empty() {
+            return Err(ProviderError::new(Kind::Invalid, "a command has at least one word"));
+        }
+        let cwd = match &spec.cwd {
+            Some(cwd) => Some(self.working_directory(container, facts, cwd).await?),
+            None => None,
+        };
+        let (prepared, nonce) = match &spec.prepared {
+            Some(ready) => (Some(ready.name.clone()), ready.nonce.clone()),
+            None => (None, nonce()),
+        };
+        Ok(Call {
+            container: container.to_owned(),
+            instance: facts.tag.instance,
+            id: spec.id,
+            grant: Grant::Command(spec.grant_seq),
+            verb: "run",
+            arguments: spec.argv.clone(),
+            env: spec.env.clone(),
+            cwd,
+            user: spec.user.clone(),
+            stdin: spec.stdin,
+            prepared,
+            nonce,
+        })
+    }
+
     async fn begin_command(&self, call: &Call, facts: &Facts) -> Result<Started> {
         for first in [true, false] {
+            // What was made before can be started once.
+            let call = &Call { prepared: call.prepared.clone().filter(|_| first), ..call.clone() };
             let (word, started) = match self.hear(call).await {
                 Ok(heard) => heard,
                 Err(NotOpen::Surely(error)) => return Err(error),

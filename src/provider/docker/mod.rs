@@ -39,7 +39,8 @@ use self::image::Images;
 use self::lifecycle::Facts;
 use super::{
     ByteStream, CaptureEffect, DIRECT_CAPABILITIES, Destroyed, ExecSpec, FileEntry, FileRead, Isolation, Listed, ListedSnapshot, Lookup,
-    Made, Observation, OwnerTag, Provider, PutOptions, Result, Running, Snapshot, Snapshots, Spec, Takeover, Traits, TreeRead, WriteMode,
+    Made, Observation, OwnerTag, Prepared, Provider, PutOptions, Result, Running, Snapshot, Snapshots, Spec, Takeover, Traits, TreeRead,
+    WriteMode,
 };
 
 /// Where Berth keeps what is its own inside a container.
@@ -175,6 +176,10 @@ impl Provider for Docker {
 
     async fn processes(&self, provider_ref: &str) -> Result<u64> {
         self.count(provider_ref).await
+    }
+
+    async fn prepare(&self, provider_ref: &str, spec: &ExecSpec) -> Option<Prepared> {
+        self.prepare_command(provider_ref, spec).await
     }
 
     async fn exec(&self, provider_ref: &str, spec: ExecSpec) -> Result<Running> {

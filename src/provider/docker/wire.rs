@@ -13,6 +13,15 @@ pub(super) struct Version {
     #[serde(rename = "MinAPIVersion")]
     pub(super) oldest_api: Option<String>,
     pub(super) arch: String,
+    #[serde(default)]
+    pub(super) components: Vec<Component>,
+}
+
+/// A part of an engine.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Component {
+    pub(super) name: String,
 }
 
 /// `GET /info`.

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::{Fault, Faults, Lie, Step, Verb};
 use crate::provider::{
-    ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Kind, Listed, ListedSnapshot, Made, Observation, OwnerTag, Provider,
+    ByteStream, Destroyed, ExecSpec, FileEntry, FileRead, Kind, Listed, ListedSnapshot, Made, Observation, OwnerTag, Prepared, Provider,
     ProviderError, PutOptions, Result, Running, Snapshot, Spec, Traits, TreeRead, WriteMode,
 };
 
@@ -119,6 +119,10 @@ impl Provider for Faults {
 
     async fn processes(&self, provider_ref: &str) -> Result<u64> {
         self.plain(Verb::Processes, provider_ref, self.inner.processes(provider_ref)).await
+    }
+
+    async fn prepare(&self, provider_ref: &str, spec: &ExecSpec) -> Option<Prepared> {
+        self.inner.prepare(provider_ref, spec).await
     }
 
     async fn exec(&self, provider_ref: &str, spec: ExecSpec) -> Result<Running> {
