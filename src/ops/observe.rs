@@ -19,8 +19,10 @@ use crate::provider::{Observation, Presence, Provider};
 pub const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How many instances of one provider a pass looks at.
 const MOST_LOOKS: i64 = 200;
-/// How many of them at once, and in one transaction: a longer one keeps every other writer waiting.
+/// How many of them at once.
 const AT_ONCE: usize = 8;
+/// How many rows one transaction writes: a longer one keeps every other writer waiting.
+const NOTED_AT_ONCE: usize = 25;
 
 /// What one pass saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -87,12 +89,13 @@ async fn of_provider(berth: &Arc<Berth>, provider: &dyn Provider) -> Result<Obse
         }
     }
     report.unchanged = unchanged.len();
-    for some in unchanged.chunks(AT_ONCE) {
-        let mut tx = berth.store.begin().await?;
-        for (id, status) in some {
-            tx.note_observed(*id, *status, now).await?;
+    for status in [Status::Running, Status::Stopped] {
+        let of_status: Vec<_> = unchanged.iter().filter(|(_, was)| *was == status).map(|(id, _)| *id).collect();
+        for some in of_status.chunks(NOTED_AT_ONCE) {
+            let mut tx = berth.store.begin().await?;
+            tx.note_observed(some, status, now).await?;
+            tx.commit().await?;
         }
-        tx.commit().await?;
     }
     Ok(report)
 }

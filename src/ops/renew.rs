@@ -15,8 +15,8 @@ use crate::store::{Carried, fence};
 /// Extends a lease and says what was granted. Works until somebody has claimed the expiry, and hands out the present token.
 pub async fn renew(berth: &Berth, caller: &Caller, id: Uuid, input: Renew) -> Result<LeaseView> {
     caller.require_on_lease(Scope::Write, id)?;
-    let mut tx = berth.store.begin().await?;
-    let mut row = tx.lock_joined_lease(caller.organization, id).await?.ok_or_else(|| Error::not_found("lease"))?;
+    let (mut tx, row) = berth.store.begin_on_lease(caller.organization, id).await?;
+    let mut row = row.ok_or_else(|| Error::not_found("lease"))?;
     let (lease, now) = (&mut row.lease, tx.now().await?);
     let Carried { epoch, .. } = caller.carried(Carried::default());
     fence::check_epoch(lease, Carried { epoch, generation: None })?;

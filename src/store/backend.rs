@@ -13,7 +13,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, PgConnection, PgPool, Postgres, SqliteConnection, Transaction};
 
 use super::Result;
-use super::batch::{Batches, Seat};
+use super::batch::{Batches, Beginning, Seat};
 use super::contact::{Begun, Contact};
 use super::log::{self, Log};
 use super::readers::{Reader, Readers};
@@ -122,7 +122,7 @@ impl Store {
                 .foreign_keys(true)
                 .busy_timeout(Duration::from_secs(5));
             // What a savepoint may have to put back is kept in memory; it is no more than what one batch changed.
-            let writing = options.clone().pragma("temp_store", "MEMORY").pragma("wal_autocheckpoint", log::LONG);
+            let writing = options.clone().pragma("temp_store", "MEMORY").pragma("wal_autocheckpoint", log::TOO_LONG);
             let conn = SqliteConnection::connect_with(&writing).await?;
             let log = Log::new(options.clone().create_if_missing(false));
             let readers = Readers::new(options.create_if_missing(false).pragma("query_only", "ON"));
@@ -192,6 +192,19 @@ impl Store {
             }
         };
         Ok(Tx { inner, offset: self.offset.clone() })
+    }
+
+    /// On SQLite: a place in line whose first question is to begin with what is returned.
+    pub(super) async fn stand(&self) -> Result<Option<(Seat, Beginning)>> {
+        match &self.backend {
+            Backend::Sqlite { writers, .. } => Ok(Some(Box::pin(writers.stand()).await?)),
+            Backend::Postgres { .. } => Ok(None),
+        }
+    }
+
+    /// A transaction in this place.
+    pub(super) fn seated(&self, seat: Seat) -> Tx {
+        Tx { inner: Inner::Sqlite(SqliteTx::Write(seat)), offset: self.offset.clone() }
     }
 
     /// A connection that only reads; each statement sees what was committed when it began, and that is at least what any dropped

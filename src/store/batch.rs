@@ -61,6 +61,29 @@ enum Phase {
     Kept,
 }
 
+/// What a member's first question begins with.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Beginning {
+    /// It is a batch's first.
+    Batch,
+    /// It is the first beside the one that has no savepoint.
+    Second,
+    /// The former savepoint is given up in the same breath: what a write costs grows with how many are open.
+    Next,
+}
+
+/// A first question behind what begins it.
+macro_rules! begun {
+    ($beginning:expr, $question:expr) => {
+        match $beginning {
+            $crate::store::batch::Beginning::Batch => concat!("BEGIN IMMEDIATE; ", $question),
+            $crate::store::batch::Beginning::Second => concat!("SAVEPOINT member; ", $question),
+            $crate::store::batch::Beginning::Next => concat!("RELEASE member; SAVEPOINT member; ", $question),
+        }
+    };
+}
+pub(super) use begun;
+
 /// The connection, and what it is in the middle of.
 pub(super) struct Writer {
     pub(super) conn: SqliteConnection,
@@ -100,9 +123,17 @@ impl Batches {
 
     /// Stands in line, and begins.
     pub(super) async fn begin(&self) -> Result<Seat> {
+        let (mut seat, beginning) = self.stand().await?;
+        seat.writer.execute(begun!(beginning, "")).await?;
+        seat.begun();
+        Ok(seat)
+    }
+
+    /// Stands in line, and leaves it to the caller's first question to begin: each question costs a turn of SQLite's thread.
+    pub(super) async fn stand(&self) -> Result<(Seat, Beginning)> {
         let mut writer = Arc::clone(&self.0.writer).lock_owned().await;
-        writer.enter(&self.0.ended).await?;
-        Ok(Seat { writer, shared: Arc::clone(&self.0) })
+        let beginning = writer.stand(&self.0.ended).await;
+        Ok((Seat { writer, shared: Arc::clone(&self.0) }, beginning))
     }
 
     /// The connection between two batches, for what brings its own transactions.
@@ -143,6 +174,13 @@ impl Seat {
         &mut self.writer.conn
     }
 
+    /// Notes that the first question was answered, and the savepoint is open.
+    pub(super) fn begun(&mut self) {
+        if self.writer.phase == Phase::Opening {
+            (self.writer.phase, self.writer.nested) = (Phase::Open, true);
+        }
+    }
+
     /// Ends well, and waits until it is durable with its neighbours.
     pub(super) async fn commit(mut self) -> Result<()> {
         if self.writer.is_lost() {
@@ -165,7 +203,11 @@ impl Seat {
                     writer.close(&shared.ended).await;
                     let batch = writer.batch;
                     drop(writer);
-                    shared.log.copy(batch).await;
+                    if shared.log.copy(batch).await {
+                        let mut nobody_writes = Arc::clone(&shared.writer).lock_owned().await;
+                        nobody_writes.close(&shared.ended).await;
+                        shared.log.copy_now().await;
+                    }
                 });
             }
         }
@@ -195,20 +237,16 @@ impl Drop for Seat {
 }
 
 impl Writer {
-    /// Opens a batch, or a savepoint in the one that is open.
-    async fn enter(&mut self, ended: &watch::Sender<Ended>) -> Result<()> {
+    /// Makes room for a batch, or for a savepoint in the one that is open, and says what opens it.
+    async fn stand(&mut self, ended: &watch::Sender<Ended>) -> Beginning {
         self.undo_unfinished(ended).await;
         if self.phase == Phase::Rest {
             (self.phase, self.nested, self.batch) = (Phase::Open, false, self.batch + 1);
             self.lost.store(false, Ordering::SeqCst);
-            return Ok(self.execute("BEGIN IMMEDIATE").await?);
+            return Beginning::Batch;
         }
-        // The former one is given up in the same breath: what a write costs grows with how many are open.
-        let open = if self.nested { "RELEASE member; SAVEPOINT member" } else { "SAVEPOINT member" };
         self.phase = Phase::Opening;
-        self.execute(open).await?;
-        (self.phase, self.nested) = (Phase::Open, true);
-        Ok(())
+        if self.nested { Beginning::Next } else { Beginning::Second }
     }
 
     /// Rolls back what a dropped holder left, and nothing that is to stay.

@@ -1,5 +1,6 @@
 //! The ledger of instances: everything we ever asked a provider to make is in it, written before the provider was asked.
 
+use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use super::error::StoreError;
@@ -155,10 +156,18 @@ impl Tx {
             .bind(provider).bind(before).bind(limit).fetch_all(c).await)?)
     }
 
-    /// Notes that a row is still as it says. Nobody decides anything by it, so the sandbox's lock is not needed.
-    pub async fn note_observed(&mut self, id: Uuid, status: Status, now: Time) -> Result<()> {
-        on!(self, c => sqlx::query("UPDATE instance SET observed_at = $3 WHERE id = $1 AND status = $2")
-            .bind(id).bind(status).bind(now).execute(c).await.map(|_| ()))?;
+    /// Notes that these rows are still as this says. Nobody decides anything by it, so their sandboxes' locks are not needed.
+    pub async fn note_observed(&mut self, ids: &[Uuid], status: Status, now: Time) -> Result<()> {
+        on!(self, c => {
+            let mut update = QueryBuilder::new("UPDATE instance SET observed_at = ");
+            update.push_bind(now).push(" WHERE status = ").push_bind(status).push(" AND id IN (");
+            let mut listed = update.separated(", ");
+            for id in ids {
+                listed.push_bind(*id);
+            }
+            listed.push_unseparated(")");
+            update.build().persistent(false).execute(c).await.map(|_| ())
+        })?;
         Ok(())
     }
 

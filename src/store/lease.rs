@@ -5,9 +5,10 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::backend::Inner;
+use super::batch::begun;
 use super::error::StoreError;
 use super::event::NewEvent;
-use super::{Cursor, Filters, Result, Tx, due, page};
+use super::{Cursor, Filters, Result, Store, Tx, due, page};
 use crate::clock::Time;
 use crate::model::instance::{self, Glance};
 use crate::model::lease::Disposition;
@@ -94,6 +95,25 @@ macro_rules! told_of {
     };
 }
 
+impl Store {
+    /// Begins a transaction, locks a lease's sandbox and reads the lease with what its reader is told, as they are now.
+    pub async fn begin_on_lease(&self, organization: Uuid, id: Uuid) -> Result<(Tx, Option<JoinedLease>)> {
+        let Some((mut seat, beginning)) = self.stand().await? else {
+            let mut tx = self.begin().await?;
+            let Some(lease) = tx.lease(organization, id).await? else { return Ok((tx, None)) };
+            tx.lock_sandbox(lease.sandbox_id).await?;
+            let row = tx.joined_lease(organization, id).await?;
+            return Ok((tx, row));
+        };
+        let asked = sqlx::query_as(begun!(beginning, joined_leases!(sqlite, "l.id = $2"))).bind(organization).bind(id);
+        let row: Option<JoinedLease> = asked.fetch_optional(seat.conn()).await?;
+        seat.begun();
+        let tx = self.seated(seat);
+        let row = row.map(|row| tx.told(row));
+        Ok((tx, row))
+    }
+}
+
 impl Tx {
     /// Stores a new lease. A unique violation: another live writer, or another live lease of this holder.
     pub async fn insert_lease(&mut self, l: &Lease) -> Result<()> {
@@ -146,15 +166,6 @@ impl Tx {
         let rows = rows.bind(organization).bind(id).fetch_all(tx.conn()).await?;
         let [lease, sandbox] = rows.as_slice() else { return Ok(None) };
         Ok(Some((Lease::from_row(lease)?, Sandbox::from_row(sandbox)?)))
-    }
-
-    /// Locks a lease's sandbox and reads the lease with what its reader is told, as they are now.
-    pub async fn lock_joined_lease(&mut self, organization: Uuid, id: Uuid) -> Result<Option<JoinedLease>> {
-        if !self.is_sqlite() {
-            let Some(lease) = self.lease(organization, id).await? else { return Ok(None) };
-            self.lock_sandbox(lease.sandbox_id).await?;
-        }
-        self.joined_lease(organization, id).await
     }
 
     /// Writes down until when an active lease is extended, and its event, if it still has the epoch and generation that was decided

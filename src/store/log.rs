@@ -1,16 +1,18 @@
 //! Copies SQLite's log into the database's file beside the writer, so that no commit waits for it.
 //!
-//! The writer does it too once the log is long, and finds little left to copy. Only then does the log begin anew, so under a steady
-//! load it grows to that length and no further.
+//! The log begins anew only when all of it is copied, and under a steady load it never is. So once it is long the rest, which is
+//! little by then, is copied while nobody writes.
 
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
 use tokio::sync::Mutex;
 
 /// After how many commits the log is copied.
-const EVERY: u64 = 64;
-/// How long the log is when the writer sees to it, in pages of 4 KiB.
-pub(super) const LONG: &str = "8000";
+const EVERY: u64 = 256;
+/// How long the log may be before it is to begin anew, in pages of 4 KiB.
+const LONG: i64 = 4000;
+/// How long it may become before the writer sees to it, whoever waits; only if copying beside it fails.
+pub(super) const TOO_LONG: &str = "32000";
 
 /// A connection for nothing else, opened when it is first needed.
 pub(super) struct Log {
@@ -23,19 +25,22 @@ impl Log {
         Self { options, conn: Mutex::default() }
     }
 
-    /// After the commit of this number: copies what there is, unless somebody is at it.
-    pub(super) async fn copy(&self, commit: u64) {
-        if !commit.is_multiple_of(EVERY) {
-            return;
-        }
-        let Ok(mut conn) = self.conn.try_lock() else { return };
+    /// After the commit of this number: copies what there is, unless somebody is at it. True when the rest is to be copied while
+    /// nobody writes.
+    pub(super) async fn copy(&self, commit: u64) -> bool {
+        commit.is_multiple_of(EVERY) && self.copy_now().await >= LONG
+    }
+
+    /// Copies what there is, and says how long the log is.
+    pub(super) async fn copy_now(&self) -> i64 {
+        let Ok(mut conn) = self.conn.try_lock() else { return 0 };
         if conn.is_none() {
             *conn = SqliteConnection::connect_with(&self.options).await.ok();
         }
-        if let Some(conn) = conn.as_mut() {
-            // What fails here is left to the writer, who tells it.
-            sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").execute(conn).await.ok();
-        }
+        let Some(conn) = conn.as_mut() else { return 0 };
+        // What fails here is left to the writer, who tells it.
+        let copied = sqlx::query_as::<_, (i64, i64, i64)>("PRAGMA wal_checkpoint(PASSIVE)").fetch_one(conn).await;
+        copied.map_or(0, |(_, length, _)| length)
     }
 
     pub(super) async fn close(&self) {

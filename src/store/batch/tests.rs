@@ -16,14 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 struct Base {
     batches: Batches,
     reader: SqliteConnection,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Base {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let options = SqliteConnectOptions::new().filename(dir.path().join("base.db")).create_if_missing(true);
-        let options = options.journal_mode(SqliteJournalMode::Wal).foreign_keys(true);
+        let options = options.journal_mode(SqliteJournalMode::Wal).foreign_keys(true).pragma("wal_autocheckpoint", "0");
         let mut conn = SqliteConnection::connect_with(&options).await.unwrap();
         for table in [
             "CREATE TABLE pair (id INTEGER PRIMARY KEY, half INTEGER NOT NULL UNIQUE)",
@@ -32,7 +32,7 @@ impl Base {
             sqlx::query(table).execute(&mut conn).await.unwrap();
         }
         let reader = SqliteConnection::connect_with(&options).await.unwrap();
-        Self { batches: Batches::new(conn, Log::new(options.clone())).await.unwrap(), reader, _dir: dir }
+        Self { batches: Batches::new(conn, Log::new(options.clone())).await.unwrap(), reader, dir }
     }
 
     /// What is durable.
@@ -315,4 +315,27 @@ async fn many_tasks_that_come_and_go_keep_their_pairs() {
     for half in &stored {
         assert!(stored.contains(&-half), "half of {half} is there");
     }
+}
+
+/// What a busy writer's log comes to, in bytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_begins_anew_although_somebody_always_writes() {
+    const PIECE: usize = 100 << 10;
+    let base = Base::new().await;
+    let write = async |name: i64| {
+        for _ in 0..600 {
+            let mut seat = base.batches.begin().await.unwrap();
+            let insert = sqlx::query("INSERT OR REPLACE INTO piece (id, bytes) VALUES ($1, zeroblob($2))");
+            insert.bind(name).bind(i64::try_from(PIECE).unwrap()).execute(seat.conn()).await.unwrap();
+            seat.commit().await.unwrap();
+        }
+    };
+    let mut seat = base.batches.begin().await.unwrap();
+    sqlx::query("CREATE TABLE piece (id INTEGER PRIMARY KEY, bytes BLOB)").execute(seat.conn()).await.unwrap();
+    seat.commit().await.unwrap();
+    let log = base.dir.path().join("base.db-wal");
+    tokio::join!(write(1), write(2));
+    let length = std::fs::metadata(log).unwrap().len();
+    let written = u64::try_from(2 * 600 * PIECE).unwrap();
+    assert!(length < written * 2 / 3, "{length} bytes of log after {written} bytes were written");
 }
