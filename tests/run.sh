@@ -144,6 +144,29 @@ start_secured_docker() {
     export BERTH_TEST_DOCKER_TLS="tcp://127.0.0.1:$port" BERTH_TEST_DOCKER_CERTS="$certs/client"
 }
 
+# Podman's service, with its own storage.
+start_podman() {
+    command -v podman >/dev/null && [ -e /usr/libexec/podman/catatonit ] || install podman catatonit || return 1
+    local dir="$scratch/podman" pid
+    mkdir "$dir"
+    # Its own default asks for more than a machine may allow.
+    printf '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n' >"$dir/containers.conf"
+    as_root env CONTAINERS_CONF="$dir/containers.conf" podman --root "$dir/storage" --runroot "$dir/run" \
+        system service --time=0 "unix://$dir/podman.sock" >"$dir/log" 2>&1 &
+    pid=$!
+    stop+=("remove_containers unix://$dir/podman.sock; as_root kill $pid; as_root umount -l $dir/storage/overlay; as_root rm -rf $dir")
+    for _ in $(seq 100); do
+        as_root docker -H "unix://$dir/podman.sock" version >/dev/null 2>&1 && break
+        sleep 0.2
+    done
+    as_root chmod 666 "$dir/podman.sock" || return 1
+    rm -rf "$scratch/image"
+    import_image "unix://$dir/podman.sock" || return 1
+    export BERTH_TEST_PODMAN="unix://$dir/podman.sock"
+    # Some machines run no container of Podman's, whatever the image.
+    docker -H "$BERTH_TEST_PODMAN" run --rm --network none --init berth-test:1 true
+}
+
 # An S3-compatible store of its own, from PyPI.
 start_s3() {
     command -v python3 >/dev/null && command -v curl >/dev/null || return 1
@@ -188,6 +211,11 @@ if ! start_docker; then
 elif ! start_secured_docker; then
     missing "a Docker engine behind TLS could not be started"
     skip+=(^docker::secured::)
+fi
+
+if ! start_podman >/dev/null 2>&1; then
+    printf '\n*** SKIPPED: Podman runs no container here ***\n\n' >&2
+    skip+=(^docker::podman::)
 fi
 
 if ! find_faketime; then

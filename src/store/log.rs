@@ -1,7 +1,7 @@
 //! Copies SQLite's log into the database's file beside the writer, so that no commit waits for it.
 //!
-//! The log begins anew only when all of it is copied, and under a steady load it never is. So once it is long the rest, which is
-//! little by then, is copied while nobody writes.
+//! The log begins anew only when all of it is copied and the file is synced, and under a steady load it never is. So once it is long,
+//! the file is synced beside the writer, and the rest, which is little by then, is copied while nobody writes.
 
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 /// After how many commits the log is copied.
 const EVERY: u64 = 256;
 /// How long the log may be before it is to begin anew, in pages of 4 KiB.
-const LONG: i64 = 4000;
+const LONG: i64 = 8000;
 /// How long it may become before the writer sees to it, whoever waits; only if copying beside it fails.
 pub(super) const TOO_LONG: &str = "32000";
 
@@ -28,7 +28,14 @@ impl Log {
     /// After the commit of this number: copies what there is, unless somebody is at it. True when the rest is to be copied while
     /// nobody writes.
     pub(super) async fn copy(&self, commit: u64) -> bool {
-        commit.is_multiple_of(EVERY) && self.copy_now().await >= LONG
+        if !commit.is_multiple_of(EVERY) || self.copy_now().await < LONG {
+            return false;
+        }
+        // A copy that the writer has overtaken leaves the file unsynced. What fails here is left to the last copy.
+        if let Ok(file) = tokio::fs::File::open(self.options.get_filename()).await {
+            file.sync_data().await.ok();
+        }
+        true
     }
 
     /// Copies what there is, and says how long the log is.

@@ -3,6 +3,7 @@
 mod crash;
 mod engine;
 mod flow;
+mod podman;
 mod provider;
 mod secured;
 mod wire;

@@ -127,6 +127,10 @@ impl Docker {
         match self.engine.post::<Created>(&path, &[], &call.body()).await {
             Ok(created) => Ok(created.id),
             Err(failure) if failure.is(404) => Err(self.gone().await),
+            // Podman tells it like any failure of its own.
+            Err(failure) if failure.is(500) && !self.inspect(&call.container).await?.runs() => {
+                Err(ProviderError::new(Kind::Refused, "the container does not run"))
+            }
             // What was not started does nothing.
             Err(Failure::Lost(_)) => Err(ProviderError::new(Kind::Refused, "the container engine did not answer")),
             Err(failure) => Err(failure.into()),

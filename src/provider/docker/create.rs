@@ -19,6 +19,8 @@ const KEEPER: &str = "while read -r _; do :; done";
 const OWN: &str = "BERTH_EXEC=main:control:";
 /// The shell that everything inside goes through.
 const SHELL: &str = "/bin/sh";
+/// How often an answer that explains nothing is taken for a name that somebody else just took.
+const UNEXPLAINED: u32 = 3;
 
 /// The user that Berth's own files in a container belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,13 +64,19 @@ impl Docker {
         labels.insert(USER.to_owned(), format!("{}:{}", owner.uid, owner.gid));
         labels.insert(ENGINE.to_owned(), self.binding.root(&self.engine).await?);
         let body = self.body(&config, &image, &workspace, labels);
+        let mut unexplained = 0;
         let made = loop {
             match self.engine.post::<Created>("/containers/create", &[("name", &owner::name(tag.instance))], &body).await {
                 Ok(made) => break made,
                 // Somebody else was faster with the same tag, and may still be at it: a name is taken before its container is there.
-                Err(failure) if failure.is(409) => match self.look_by_name(tag).await? {
+                // Podman tells it like any failure of its own.
+                Err(failure) if failure.is(409) || failure.is(500) => match self.look_by_name(tag).await? {
                     Some(found) => return self.adopt(found, tag).await,
-                    None => tokio::time::sleep(Duration::from_millis(50)).await,
+                    None if failure.is(500) && unexplained == UNEXPLAINED => return Err(failure.into()),
+                    None => {
+                        unexplained += 1;
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
                 },
                 Err(failure) if failure.is(404) => return Err(ProviderError::new(Kind::NoImage, "the image went away")),
                 Err(failure) => return Err(failure.into()),

@@ -109,8 +109,8 @@ impl Docker {
     pub(super) async fn kill_all(&self, id: &str) -> Result<()> {
         match self.engine.act(Method::POST, &format!("/containers/{}/kill", safe(id)?), &[("signal", "KILL")]).await {
             Ok(_) => {}
-            // Not running is what was wanted.
-            Err(failure) if failure.is(409) => {}
+            // Not running is what was wanted, and is looked for; Podman tells it like any failure of its own.
+            Err(failure) if failure.is(409) || failure.is(500) => {}
             Err(failure) if failure.is(404) => return Err(self.gone().await),
             Err(failure) => return Err(failure.into()),
         }

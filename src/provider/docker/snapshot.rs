@@ -98,7 +98,9 @@ impl Docker {
         let found: Vec<ImageListing> = self.engine.get("/images/json", &[("filters", &filters)]).await?;
         let ours = found.into_iter().flat_map(|image| {
             let (labels, created_at) = (image.labels.unwrap_or_default(), Some(Time(image.created.saturating_mul(1000))));
+            // Podman says of what has no registry that it is here.
             let tags = image.repo_tags.unwrap_or_default().into_iter();
+            let tags = tags.map(|name| name.strip_prefix("localhost/").map(str::to_owned).unwrap_or(name));
             let named: Vec<_> = tags.filter(|name| id_of(name).is_ok_and(|id| self.is_sealed(id, &labels))).collect();
             named.into_iter().map(move |snapshot_ref| ListedSnapshot { snapshot_ref, created_at })
         });
