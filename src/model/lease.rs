@@ -236,6 +236,9 @@ pub struct Release {
     pub unattended: bool,
     /// The box was kept as evidence of a failed run.
     pub evidence: bool,
+    /// The caller asked for a stop, so its provider has to confirm one.
+    #[serde(default)]
+    pub confirmed: bool,
 }
 
 /// A lease as stored.

@@ -85,6 +85,7 @@ pub async fn begin_expiry(berth: &Berth, tx: &mut Tx, sandbox: &mut Sandbox, lea
         cancel_active_work: true,
         unattended: true,
         evidence: false,
+        confirmed: false,
     };
     Ok(match begin(berth, tx, sandbox, lease, release, now).await? {
         Begun::Gate(gate) => Some(gate),
@@ -176,6 +177,7 @@ pub async fn drain(berth: &Arc<Berth>, instance: &Instance, disposition: Disposi
         cancel_active_work: true,
         unattended: true,
         evidence: false,
+        confirmed: false,
     };
     tracing::info!(instance_id = %row.id, cause, disposition = disposition.as_str(), "an unleased instance is drained");
     let ending = Ending { sandbox: sandbox.id, instance: row.id, lease: None, release };
@@ -196,6 +198,7 @@ pub(super) async fn carry_on_drain(berth: &Arc<Berth>, row: &Instance, gate: Cla
         cancel_active_work: true,
         unattended: true,
         evidence: false,
+        confirmed: false,
     };
     let ending = Ending { sandbox: row.sandbox_id, instance: row.id, lease: None, release };
     behind(berth, &gate, carry_out(berth, &ending, &gate)).await
@@ -397,7 +400,8 @@ async fn rest(berth: &Arc<Berth>, ending: &Ending, gate: &Claimed) -> Result<Gat
             tx.save_lease(&other, Status::Retained, other.epoch, now).await?;
         }
     } else if disposition == Disposition::StopAndRetain && back == InstanceStatus::Running {
-        instance.disposition = None;
+        // What is kept of it says that only a confirmation ends this stop.
+        instance.disposition = ending.release.confirmed.then_some(disposition);
         instance.status = super::step(InstanceStatus::Draining.on(InstanceEvent::Stop))?;
         tx.save_instance(&instance, InstanceStatus::Draining, now).await?;
         stop = claim_stop(berth, &mut tx, &instance, now).await?;
@@ -464,7 +468,7 @@ pub(super) async fn settle_stop(berth: &Arc<Berth>, instance: &Instance, claim: 
     tx.settle(&claim).await?;
     if let Some(mut row) = tx.instance_by_id(instance.id).await?.filter(|i| i.status == InstanceStatus::Stopping) {
         row.status = super::step(InstanceStatus::Stopping.on(InstanceEvent::Stopped))?;
-        (row.stopped_at, row.quiet, row.observed_at) = (Some(now), true, Some(now));
+        (row.stopped_at, row.quiet, row.observed_at, row.disposition) = (Some(now), true, Some(now), None);
         tx.save_instance(&row, InstanceStatus::Stopping, now).await?;
         succeed::tell(&mut tx, &row, "instance.stopped", serde_json::json!({}), &ACTOR, now).await?;
     }

@@ -54,7 +54,11 @@ impl From<StoreError> for Unmade {
 
 /// A provider call within the server's bound; a late answer is an unknown one.
 pub(super) async fn call<T>(berth: &Berth, work: impl Future<Output = crate::provider::Result<T>>) -> crate::provider::Result<T> {
-    match tokio::time::timeout(berth.settings.call_timeout, work).await {
+    call_within(berth.settings.call_timeout, work).await
+}
+
+async fn call_within<T>(bound: Duration, work: impl Future<Output = crate::provider::Result<T>>) -> crate::provider::Result<T> {
+    match tokio::time::timeout(bound, work).await {
         Ok(answer) => answer,
         Err(_) => Err(ProviderError::new(Kind::Indeterminate, "it did not answer in time")),
     }
@@ -174,7 +178,11 @@ async fn ensure_once(
     super::crash_point("after_intent");
     let made = match snapshot {
         Some(snapshot) => call(berth, provider.restore(spec, tag, snapshot)).await,
-        None => call(berth, provider.ensure(spec, tag)).await,
+        None => {
+            // An answer that is dropped too early may be the only word of what was made.
+            let bound = provider.traits().ensure_takes.unwrap_or_default().min(berth.settings.provision_deadline);
+            call_within(bound.max(berth.settings.call_timeout), provider.ensure(spec, tag)).await
+        }
     };
     // A name with a secret in it can be written down nowhere, so the object is one whose answer was lost.
     let unspeakable = || ProviderError::new(Kind::Indeterminate, "the object's name gives a secret away");

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::{Berth, loss, resume};
 use crate::error::Result;
 use crate::model::instance::{Instance, Status};
-use crate::provider::{Observation, Presence, Provider};
+use crate::provider::{Observation, Presence};
 
 /// How long one look is good for.
 pub const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -48,10 +48,20 @@ enum Seen {
     Unknown,
 }
 
-/// One pass over what is due at every provider of this server.
+/// One pass over what is due at every provider of this server, and at every plugin.
 pub async fn pass(berth: &Arc<Berth>) -> Result<ObserveReport> {
+    let mut tx = berth.store.read().await?;
+    let before = tx.now().await?.before(LOOK_EVERY);
+    let mut due = Vec::new();
+    for provider in berth.providers.all() {
+        due.push(tx.unobserved(provider.traits().kind, before, MOST_LOOKS).await?);
+    }
+    for plugin in tx.running_plugins().await? {
+        due.push(tx.unobserved_of_plugin(plugin, before, MOST_LOOKS).await?);
+    }
+    drop(tx);
     let mut report = ObserveReport::default();
-    for seen in future::join_all(berth.providers.all().map(|provider| of_provider(berth, &**provider))).await {
+    for seen in future::join_all(due.into_iter().map(|due| of_provider(berth, due))).await {
         let seen = seen?;
         report.due += seen.due;
         report.unchanged += seen.unchanged;
@@ -62,16 +72,14 @@ pub async fn pass(berth: &Arc<Berth>) -> Result<ObserveReport> {
     Ok(report)
 }
 
-async fn of_provider(berth: &Arc<Berth>, provider: &dyn Provider) -> Result<ObserveReport> {
-    let mut tx = berth.store.read().await?;
-    let now = tx.now().await?;
-    let due = tx.unobserved(provider.traits().kind, now.before(LOOK_EVERY), MOST_LOOKS).await?;
-    drop(tx);
+/// Looks at what is due at one provider, or one plugin.
+async fn of_provider(berth: &Arc<Berth>, due: Vec<Instance>) -> Result<ObserveReport> {
+    let now = berth.store.read().await?.now().await?;
     let mut report = ObserveReport { due: due.len(), ..ObserveReport::default() };
     let silent = &AtomicBool::new(false);
     let mut looks = stream::iter(due)
         .map(|instance| async move {
-            let seen = if silent.load(Ordering::Relaxed) { Ok(Seen::Unknown) } else { look(berth, provider, &instance, silent).await };
+            let seen = if silent.load(Ordering::Relaxed) { Ok(Seen::Unknown) } else { look(berth, &instance, silent).await };
             (instance, seen)
         })
         .buffer_unordered(AT_ONCE);
@@ -101,8 +109,13 @@ async fn of_provider(berth: &Arc<Berth>, provider: &dyn Provider) -> Result<Obse
 }
 
 /// Looks at one instance and writes down what is not as its row says.
-async fn look(berth: &Arc<Berth>, provider: &dyn Provider, instance: &Instance, silent: &AtomicBool) -> Result<Seen> {
+async fn look(berth: &Arc<Berth>, instance: &Instance, silent: &AtomicBool) -> Result<Seen> {
     let (Some(binding), Some(provider_ref)) = (&instance.binding, &instance.provider_ref) else { return Ok(Seen::Unknown) };
+    let Ok(provider) = berth.provider_of(instance).await else {
+        // A plugin's worker that does not answer now.
+        silent.store(true, Ordering::Relaxed);
+        return Ok(Seen::Unknown);
+    };
     let Ok(seen) = tokio::time::timeout(berth.settings.call_timeout, provider.observe(binding, provider_ref)).await else {
         silent.store(true, Ordering::Relaxed);
         return Ok(Seen::Unknown);

@@ -13,9 +13,9 @@ use crate::clock::Time;
 use crate::error::{Code, Error, FieldError, Result};
 use crate::model::capability::{self, Narrowing, REUSABLE_LEASES};
 use crate::model::environment::Environment;
-use crate::model::instance::Instance;
+use crate::model::instance::{Instance, Status};
 use crate::model::key::Scope;
-use crate::model::lease::Policy;
+use crate::model::lease::{Lease, Policy};
 use crate::model::plugin::Plugin;
 use crate::model::secret::Reference;
 use crate::provider::counted::Counted;
@@ -275,12 +275,23 @@ pub(super) async fn bind(berth: &Berth, instance: &Instance) -> Result<Arc<dyn P
     let sandbox = tx.sandbox(instance.organization_id, instance.sandbox_id).await?;
     // The row itself may be older than what a take-over or a switch has written meanwhile; what only grows is read again.
     let row = tx.instance_by_id(instance.id).await?;
-    let lease = tx.last_lease_of_instance(instance.id).await?;
+    let named = tx.last_lease_of_instance(instance.id).await?;
+    let is_successor = named.is_none();
+    // A successor is made for whoever writes in the sandbox; their lease names it once it takes over.
+    let lease = match named {
+        Some(lease) => Some(lease),
+        None => tx.live_leases(instance.sandbox_id).await?.into_iter().find(Lease::is_writer),
+    };
     drop(tx);
     let row = row.as_ref().unwrap_or(instance);
+    // One that is made because the former one's end is near lives on for as long as the lease does.
+    let until = |lease: &Lease| lease.requested_expires_at.map(|at| if is_successor { lease.expires_at.unwrap_or(at).max(at) } else { at });
     let envelope = Envelope::of(&row.config);
     let token = token(berth, row.organization_id, plugin.token().as_ref()).await?;
-    let config = secrets::resolve(berth, row.organization_id, &envelope.driver_config).await?;
+    let mut config = secrets::resolve(berth, row.organization_id, &envelope.driver_config).await?;
+    if let Some(Token(token)) = &token {
+        config = config.hiding(token.clone());
+    }
     let (worker, handshake) = hear(berth, &plugin, token.as_ref()).await?;
     let run = lease.as_ref().and_then(|lease| Uuid::try_parse(&lease.holder).ok());
     let of = Row {
@@ -298,7 +309,9 @@ pub(super) async fn bind(berth: &Berth, instance: &Instance) -> Result<Arc<dyn P
         workspace: row.workspace_path.clone(),
         run: run.unwrap_or_else(crate::id::new),
         harness: lease.as_ref().and_then(|lease| lease.harness.clone()),
-        requested_expires_at: lease.and_then(|lease| lease.requested_expires_at),
+        requested_expires_at: lease.as_ref().and_then(until),
+        at_rest: row.status == Status::Stopped,
+        stop_confirmed: row.status == Status::Stopping && row.disposition.is_some(),
     };
     let bound = plugin::Plugin::bind(worker, token, handshake, of).map_err(|e| provider_failed(&e))?;
     Ok(Arc::new(Counted(Arc::new(bound))))

@@ -171,6 +171,7 @@ fn wished(input: &ReleaseRequest, lease: &Lease, environment: &Environment, anon
         cancel_active_work: input.cancel_active_work,
         unattended: false,
         evidence: input.disposition.is_none() && disposition == Disposition::KeepRunning,
+        confirmed: input.disposition == Some(Disposition::StopAndRetain) || input.cancel_active_work,
     }
 }
 

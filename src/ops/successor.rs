@@ -67,6 +67,8 @@ pub(super) async fn take_over(
     now: Time,
 ) -> Result<()> {
     (next.running_at, next.used_at, next.observed_at) = (Some(now), now, Some(now));
+    // What is to become of the sandbox once its last lease ends is not the former instance's affair alone.
+    next.disposition = former.disposition;
     next.workspace_path = Some(ready.workspace_path.clone());
     succeed::switch(tx, sandbox, former, next, named.reason, &named.actor, now).await?;
     (sandbox.process_open, sandbox.unsaved_loss) = (false, false);

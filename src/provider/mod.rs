@@ -283,6 +283,8 @@ pub struct Traits {
     pub isolation: Isolation,
     /// Whether the provider itself refuses a lower generation.
     pub fencing: bool,
+    /// How long `ensure` may take, where that is longer than other calls.
+    pub ensure_takes: Option<Duration>,
     /// Whether `stop` and `start` keep the files of the exact object.
     pub stop_resume: bool,
     /// Whether a stopped object can be told from one that is gone.

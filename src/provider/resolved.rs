@@ -40,6 +40,13 @@ impl ResolvedConfig {
         Self { config, secrets: secrets.into_iter().map(|(pointer, value)| Confided { pointer, value }).collect() }
     }
 
+    /// The same, with one more value that may come back and is nowhere in it.
+    #[must_use]
+    pub fn hiding(mut self, value: String) -> Self {
+        self.secrets.push(Confided { pointer: String::new(), value });
+        self
+    }
+
     /// The configuration, values and all, for the call it was resolved for.
     pub fn reveal(&self) -> &Value {
         &self.config

@@ -156,6 +156,14 @@ impl Tx {
             .bind(provider).bind(before).bind(limit).fetch_all(c).await)?)
     }
 
+    /// The same of a plugin, whose only look is one that starts what it looks at: instances that run.
+    pub async fn unobserved_of_plugin(&mut self, plugin: Uuid, before: Time, limit: i64) -> Result<Vec<Instance>> {
+        Ok(on!(self, c => sqlx::query_as(
+            "SELECT * FROM instance WHERE plugin_id = $1 AND COALESCE(observed_at, 0) <= $2 AND status = 'running'
+             ORDER BY COALESCE(observed_at, 0) LIMIT $3")
+            .bind(plugin).bind(before).bind(limit).fetch_all(c).await)?)
+    }
+
     /// Notes that these rows are still as this says. Nobody decides anything by it, so their sandboxes' locks are not needed.
     pub async fn note_observed(&mut self, ids: &[Uuid], status: Status, now: Time) -> Result<()> {
         on!(self, c => {

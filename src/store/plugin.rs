@@ -9,6 +9,13 @@ use crate::clock::Time;
 use crate::model::plugin::Plugin;
 
 impl Tx {
+    /// Plugins with something that runs.
+    pub async fn running_plugins(&mut self) -> Result<Vec<Uuid>> {
+        Ok(on!(self, c => sqlx::query_scalar(
+            "SELECT id FROM plugin p WHERE deleted_at IS NULL AND EXISTS (SELECT 1 FROM instance i WHERE i.plugin_id = p.id AND i.status = 'running')")
+            .fetch_all(c).await)?)
+    }
+
     /// Stores a new plugin; a taken name is a unique violation.
     pub async fn insert_plugin(&mut self, p: &Plugin) -> Result<()> {
         on!(self, c => sqlx::query(

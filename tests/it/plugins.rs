@@ -14,12 +14,12 @@ use crate::harness::{World, code, command, until, want};
 
 const VALUE: &str = "the-key-of-a-plugin-77e1";
 
-async fn register(world: &World, worker: &Worker) -> Value {
+pub async fn register(world: &World, worker: &Worker) -> Value {
     world.ask("POST", "/v1/plugins", json!({ "name": "boxes", "url": worker.url })).await.ok(201)
 }
 
 /// A registered worker and an environment `boxed` of it.
-async fn boxed(world: &World, config: Value) -> Worker {
+pub async fn boxed(world: &World, config: Value) -> Worker {
     let worker = Worker::start().await;
     register(world, &worker).await;
     make(world, config).await.ok(201);
@@ -31,17 +31,17 @@ async fn make(world: &World, driver_config: Value) -> crate::harness::Said {
     world.ask("POST", "/v1/environments", json!({ "name": "boxed", "provider": "plugin", "config": config })).await
 }
 
-fn wish(holder: &str) -> Acquire {
+pub fn wish(holder: &str) -> Acquire {
     let mut wish = want(holder, Some("s"));
     "boxed".clone_into(&mut wish.environment);
     wish
 }
 
-async fn acquire(world: &World, holder: &str) -> LeaseView {
+pub async fn acquire(world: &World, holder: &str) -> LeaseView {
     world.acquire_with(wish(holder)).await.unwrap().0
 }
 
-fn reason(lease: &LeaseView) -> Option<&str> {
+pub fn reason(lease: &LeaseView) -> Option<&str> {
     lease.lease.acquisition.as_ref().and_then(|how| how.reason.as_deref())
 }
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use berth::error::{Code, Result};
 use berth::model::instance::Status as InstanceStatus;
-use berth::model::lease::{Access, How, Status};
+use berth::model::lease::{Access, Disposition, How, Status};
 use berth::model::operation::Status as OperationStatus;
 use berth::model::token::Claims;
-use berth::ops::input::{Recover, Renew, Waiting};
+use berth::ops::input::{Recover, ReleaseRequest, Renew, Waiting};
 use berth::ops::view::LeaseView;
 use berth::ops::{self, Caller, Credential, Settings};
 use berth::provider::faults::{Fault, Verb};
@@ -90,6 +90,22 @@ both! {
         assert_eq!(renewed.token, Some(world.berth.token_for(&after.lease)));
         world.put(&after, "f", "more").await.unwrap();
         assert_eq!(rotate(&world).await, 0, "once is enough");
+    }
+
+    async fn what_was_decided_for_the_former_instance_happens_to_its_successor(world) {
+        let lease = begun(&world).await;
+        let reader = mortal(&world, "reader", Access::ReadOnly).await.unwrap();
+        let wish = ReleaseRequest { disposition: Some(Disposition::Destroy), ..ReleaseRequest::default() };
+        world.release_with(&lease, wish).await.unwrap();
+        world.advance(DUE);
+        assert_eq!(rotate(&world).await, 1);
+        let after = world.lease(&reader).await;
+        assert_eq!(after.lease.generation, 2);
+        assert_eq!(world.row(after.lease.instance_id.unwrap()).await.disposition, Some(Disposition::Destroy));
+        world.delete(&after).await.unwrap();
+        world.settle().await;
+        assert_eq!(world.row(after.lease.instance_id.unwrap()).await.status, InstanceStatus::Destroyed);
+        assert!(world.memory.inventory().is_empty());
     }
 
     async fn a_running_command_may_finish_and_what_is_written_meanwhile_waits(world) {

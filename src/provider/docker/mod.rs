@@ -51,6 +51,7 @@ static TRAITS: Traits = Traits {
     lookup: Lookup::ByTag,
     isolation: Isolation::Container,
     fencing: false,
+    ensure_takes: None,
     stop_resume: true,
     tells_stopped_from_gone: true,
     capabilities: std::borrow::Cow::Borrowed(DIRECT_CAPABILITIES),

@@ -49,6 +49,7 @@ const PLAIN: Traits = Traits {
     lookup: Lookup::ByTag,
     isolation: Isolation::None,
     fencing: false,
+    ensure_takes: None,
     stop_resume: true,
     tells_stopped_from_gone: true,
     capabilities: std::borrow::Cow::Borrowed(DIRECT_CAPABILITIES),

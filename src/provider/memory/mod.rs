@@ -74,6 +74,7 @@ impl Memory {
             lookup,
             isolation: Isolation::None,
             fencing: false,
+            ensure_takes: None,
             stop_resume: true,
             tells_stopped_from_gone: true,
             capabilities: std::borrow::Cow::Borrowed(DIRECT_CAPABILITIES),

@@ -68,10 +68,15 @@ impl Plugin {
         let depth = if recursive { "1000" } else { "1" };
         let said = self.hand(provider_ref, "list", &[below, depth], None).await?;
         done(&said)?;
-        let mut found = records(&said.bytes()?)?;
-        found.retain(|record| !(below.is_empty() && record.entry.path == SENTINEL.as_bytes()));
-        found.sort_by(|a, b| a.entry.path.cmp(&b.entry.path));
-        Ok(found)
+        let at_top = below.is_empty();
+        // A large directory takes its time.
+        let read = tokio::task::spawn_blocking(move || {
+            let mut found = records(&said.bytes()?)?;
+            found.retain(|record| !(at_top && record.entry.path == SENTINEL.as_bytes()));
+            found.sort_by(|a, b| a.entry.path.cmp(&b.entry.path));
+            Ok(found)
+        });
+        read.await.unwrap_or_else(|_| Err(undone()))
     }
 
     pub(super) async fn read(&self, provider_ref: &str, path: &str) -> Result<FileRead> {

@@ -157,6 +157,9 @@ run)
     mkdir -p "$FENCE" || say unregistered
     height
     [ "$GRANT" -ge "$HEIGHT" ] || say fenced
+    # A kill that came while the worker still had this in its queue: it leaves its word first and looks then, as this is seen first
+    # and looks then.
+    [ ! -e "$STATE/over/$ID" ] || say fenced
     cd "$1" 2>/dev/null || say nocwd
     INPUT=$2
     shift 2
@@ -180,6 +183,7 @@ fence)
     [ "$HEIGHT" -ge "$1" ] && end_due && say done
     ;;
 kill)
+    mkdir -p "$STATE/over" && : >"$STATE/over/$1" || say undone
     ONLY=$1 BELOW=
     end_due && say done
     ;;

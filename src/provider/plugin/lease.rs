@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::failure::{Creation, left_behind};
+use super::handshake::Driver;
 use super::{Plugin, binding};
 use crate::clock::Time;
 use crate::provider::{Destroyed, Kind, Made, Observation, OwnerTag, Presence, ProviderError, Result, Spec};
@@ -49,7 +50,7 @@ impl Plugin {
         if let Some(at) = row.requested_expires_at {
             params["requestedExpiresAt"] = json!(at.to_string());
         }
-        let call = self.asks("environmentAcquireLease", params, self.acquire_timeout(), Some(tag.instance.to_string()));
+        let call = self.asks("environmentAcquireLease", params, self.acquire_takes(), Some(tag.instance.to_string()));
         let lease = match self.0.worker.http.call(call?).await {
             Ok(answer) => {
                 self.0.worker.heard_from(answer.generation.as_deref()).await;
@@ -67,6 +68,9 @@ impl Plugin {
         };
         let nameless = || ProviderError::new(Kind::Indeterminate, "the plugin did not say what it made");
         let provider_ref = lease["providerLeaseId"].as_str().filter(|name| is_ref(name)).ok_or_else(nameless)?.to_owned();
+        if row.config.is_told_by(&provider_ref) {
+            return Err(ProviderError::new(Kind::Indeterminate, "the object's name gives a secret away"));
+        }
         let metadata = Some(&lease["metadata"]).filter(|metadata| metadata.is_object()).map(|metadata| row.config.stripped(metadata));
         if metadata.as_ref().is_some_and(|metadata| metadata.to_string().len() > MOST_KEPT) {
             return Err(ProviderError::new(Kind::Failed, "the plugin says more of its object than is kept").leaving(provider_ref));
@@ -74,13 +78,8 @@ impl Plugin {
         Ok(Made { provider_ref, provider_expires_at: lease["expiresAt"].as_str().and_then(Time::parse), metadata })
     }
 
-    /// The larger of what the configuration and the driver say, and 30 s more.
-    fn acquire_timeout(&self) -> Duration {
-        let config = self.0.row.config.reveal();
-        let driver = self.0.handshake.driver(&self.0.row.driver_key).and_then(|driver| driver.default_acquire_timeout_ms);
-        let of = |key: &str| config[key].as_u64().filter(|ms| *ms > 0);
-        let said = of("timeoutMs").or(driver).max(of("bridgeRequestTimeoutMs"));
-        said.map_or(LIFECYCLE, |ms| Duration::from_millis(ms.min(3_600_000)) + MARGIN)
+    fn acquire_takes(&self) -> Duration {
+        self.0.traits.ensure_takes.unwrap_or(LIFECYCLE)
     }
 
     /// Resumes exactly this sandbox. `NotFound` only when the worker says with an empty name that it is gone; `Mismatch` when what came
@@ -102,7 +101,7 @@ impl Plugin {
     }
 
     pub(super) async fn look(&self, bound: &str, provider_ref: &str) -> Observation {
-        if bound != binding(self.0.row.registration) {
+        if self.0.row.at_rest || bound != binding(self.0.row.registration) {
             return Observation::Unknown;
         }
         match self.resume(provider_ref).await {
@@ -121,8 +120,10 @@ impl Plugin {
         }
         let receipt = self.call("environmentReleaseLease", self.about(provider_ref), LIFECYCLE).await?;
         match Receipt::of(&receipt, provider_ref) {
-            // Without a receipt the next resume decides.
-            Receipt::Stopped | Receipt::None => Ok(()),
+            Receipt::Stopped => Ok(()),
+            // Without a receipt the next resume decides, unless somebody wants to be sure.
+            Receipt::None if !self.0.row.stop_confirmed => Ok(()),
+            Receipt::None => Err(unconfirmed()),
             Receipt::Destroyed => Err(ProviderError::new(Kind::NotFound, "not_found")),
             Receipt::Wrong => Err(unconfirmed()),
         }
@@ -154,12 +155,22 @@ impl Plugin {
         let path = path.trim_end_matches('/');
         let fits =
             path.starts_with('/') && path.len() <= LONGEST && !path.contains(['\0', '\n']) && !path.split('/').any(|part| part == "..");
+        if self.0.row.config.is_told_by(path) {
+            return Err(ProviderError::new(Kind::Failed, "the plugin's working directory gives a secret away"));
+        }
         if !fits {
             return Err(ProviderError::new(Kind::Failed, "the plugin's working directory is no absolute path of one"));
         }
         self.mark(provider_ref, path).await?;
         Ok(path.to_owned())
     }
+}
+
+/// How long making a sandbox may take: the larger of what the configuration and the driver say, and 30 s more.
+pub(super) fn acquire_timeout(config: &Value, driver: &Driver) -> Duration {
+    let of = |key: &str| config[key].as_u64().filter(|ms| *ms > 0);
+    let said = of("timeoutMs").or(driver.default_acquire_timeout_ms).max(of("bridgeRequestTimeoutMs"));
+    said.map_or(LIFECYCLE, |ms| Duration::from_millis(ms.min(3_600_000)) + MARGIN)
 }
 
 /// Parameters with more of them.

@@ -71,6 +71,10 @@ pub struct Row {
     pub harness: Option<String>,
     /// When the caller wants the plugin to end it.
     pub requested_expires_at: Option<Time>,
+    /// Whether it is stopped. The protocol's only look is a resume, so what is at rest is not looked at.
+    pub at_rest: bool,
+    /// Whether its stop needs a receipt, since somebody asked for it.
+    pub stop_confirmed: bool,
 }
 
 /// A plugin, for one row.
@@ -139,6 +143,7 @@ impl Plugin {
             lookup: Lookup::None,
             isolation: Isolation::Remote,
             fencing: handshake.fencing,
+            ensure_takes: Some(lease::acquire_timeout(row.config.reveal(), driver)),
             stop_resume: resumes && (has("environmentStopLease") || has("environmentReleaseLease")),
             tells_stopped_from_gone: resumes,
             capabilities: Cow::Owned(capabilities),

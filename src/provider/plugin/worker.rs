@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::address;
 use super::client::{Call, Http};
 use super::handshake::Handshake;
-use crate::provider::{Kind, ProviderError, Result};
+use crate::provider::{Kind, ProviderError, ResolvedConfig, Result};
 
 /// How long an `initialize` may take.
 const INITIALIZE: Duration = Duration::from_secs(15);
@@ -48,7 +48,7 @@ impl Worker {
     pub async fn introduce(&self, token: Option<&str>) -> std::result::Result<Arc<Handshake>, NotRegistered> {
         let generation = self.http.alive(token).await.map_err(|e| NotRegistered::Step("healthz", e.message))?;
         let answer = self.initialize(token).await.map_err(|e| NotRegistered::Step("initialize", e.message))?;
-        let handshake = Handshake::read(&answer).map_err(|why| NotRegistered::Step("manifest", why))?;
+        let handshake = heard(&answer, token).map_err(|why| NotRegistered::Step("manifest", why))?;
         if handshake.generation != generation {
             return Err(NotRegistered::Step("initialize", "its generation is another one than /healthz told"));
         }
@@ -63,7 +63,7 @@ impl Worker {
             return Ok(Arc::clone(handshake));
         }
         let answer = self.initialize(token).await?;
-        let handshake = Handshake::read(&answer).map_err(|why| ProviderError::new(Kind::Transient, why))?;
+        let handshake = heard(&answer, token).map_err(|why| ProviderError::new(Kind::Transient, why))?;
         if handshake.generation != generation {
             return Err(ProviderError::new(Kind::Transient, "the plugin's worker was started anew meanwhile"));
         }
@@ -80,12 +80,28 @@ impl Worker {
         }
     }
 
-    async fn initialize(&self, token: Option<&str>) -> Result<Value> {
+    /// How Berth introduces itself.
+    pub(super) fn introduction(&self) -> Value {
         let instance = json!({ "instanceId": self.deployment, "hostVersion": env!("CARGO_PKG_VERSION") });
-        let params = json!({ "manifest": null, "config": {}, "instanceInfo": instance, "apiVersion": 1 });
+        json!({ "manifest": null, "config": {}, "instanceInfo": instance, "apiVersion": 1 })
+    }
+
+    async fn initialize(&self, token: Option<&str>) -> Result<Value> {
+        let params = self.introduction();
         let call = Call { method: "initialize", params, token, fence: None, timeout: INITIALIZE, idempotency_key: None };
         Ok(self.http.call(call).await.map_err(ProviderError::from)?.result)
     }
+}
+
+/// Reads a handshake, which is kept and shown: it must not say what the worker was shown.
+fn heard(answer: &Value, token: Option<&str>) -> std::result::Result<Handshake, &'static str> {
+    let handshake = Handshake::read(answer)?;
+    let hidden = token.map(|token| ResolvedConfig::default().hiding(token.to_owned()));
+    let said = json!(handshake);
+    if hidden.is_some_and(|hidden| hidden.stripped(&said) != said) {
+        return Err("it repeats the token that it was shown");
+    }
+    Ok(handshake)
 }
 
 /// The workers of this server by registration. The address of each is looked up and checked once, until it cannot be reached there.

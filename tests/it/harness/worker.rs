@@ -31,6 +31,8 @@ pub enum Lie {
     Status(u16),
     /// Nothing for this long.
     Hang(Duration),
+    /// It is done only after this long, whether anybody still waits or not, and the truth is told.
+    Late(Duration),
     /// A body of this many bytes.
     Huge(usize),
     /// Another request's id.
@@ -63,6 +65,11 @@ struct Inner {
     lies: BTreeMap<String, VecDeque<Lie>>,
     heard: Vec<Heard>,
     counter: u32,
+    /// The method that is lost, with a new life, once it was asked this often whether it runs.
+    fuse: Option<(u32, String)>,
+    /// The highest current generation that was heard of each sandbox.
+    marks: BTreeMap<String, i64>,
+    forgetful: bool,
 }
 
 #[derive(Clone)]
@@ -85,6 +92,7 @@ impl Drop for Worker {
     }
 }
 
+const NO_METHOD: &str = "no such method";
 const METHODS: [&str; 7] = [
     "environmentValidateConfig",
     "environmentAcquireLease",
@@ -122,6 +130,9 @@ impl Worker {
             lies: BTreeMap::new(),
             heard: Vec::new(),
             counter: 0,
+            fuse: None,
+            marks: BTreeMap::new(),
+            forgetful: false,
         };
         let shared = Shared { inner: Arc::new(Mutex::new(inner)), root: Arc::new(dir.path().to_owned()) };
         let routes = Router::new()
@@ -165,6 +176,28 @@ impl Worker {
         });
     }
 
+    pub fn with(&self, method: &str) {
+        self.change(|inner| {
+            inner.methods.insert(method.to_owned());
+            inner.generation += 1;
+        });
+    }
+
+    /// Without the method, as a new life, from the so-maniest question on whether it runs.
+    pub fn without_from(&self, method: &str, look: u32) {
+        self.change(|inner| inner.fuse = Some((look, method.to_owned())));
+    }
+
+    /// It says that it refuses what is below a sandbox's generation; whether it does is another matter.
+    pub fn says_it_fences(&self) {
+        self.change(|inner| (inner.fencing, inner.generation) = (true, inner.generation + 1));
+    }
+
+    /// Whatever it says, no call is ever below a mark.
+    pub fn forget_marks(&self) {
+        self.change(|inner| inner.forgetful = true);
+    }
+
     pub fn with_token(&self, token: &str) {
         self.change(|inner| inner.token = Some(token.to_owned()));
     }
@@ -194,8 +227,32 @@ impl Worker {
     }
 }
 
+impl Inner {
+    /// Raises a sandbox's mark, and says whether a call is below it; an end is never too late.
+    fn is_late(&mut self, method: &str, headers: &HeaderMap) -> bool {
+        let said = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let number = |name: &str| said(name).and_then(|text| text.parse::<i64>().ok());
+        let (Some(sandbox), Some(own), Some(current)) =
+            (said("berth-sandbox"), number("berth-generation"), number("berth-current-generation"))
+        else {
+            return false;
+        };
+        let mark = self.marks.entry(sandbox.to_owned()).or_default();
+        *mark = current.max(*mark);
+        self.fencing && !self.forgetful && own < *mark && !matches!(method, "environmentDestroyLease" | "environmentReleaseLease")
+    }
+}
+
 async fn healthz(State(shared): State<Shared>) -> Response {
-    let inner = shared.inner.lock().unwrap();
+    let mut inner = shared.inner.lock().unwrap();
+    if let Some((left, method)) = inner.fuse.take() {
+        if left <= 1 {
+            inner.methods.remove(&method);
+            inner.generation += 1;
+        } else {
+            inner.fuse = Some((left - 1, method));
+        }
+    }
     Json(json!({ "ok": inner.alive, "generation": format!("g-{}", inner.generation) })).into_response()
 }
 
@@ -210,6 +267,10 @@ async fn rpc(State(shared): State<Shared>, headers: HeaderMap, Json(request): Js
             return StatusCode::UNAUTHORIZED.into_response();
         }
         inner.heard.push(Heard { method: method.clone(), params: params.clone(), headers: headers.clone() });
+        if inner.is_late(&method, &headers) {
+            let error = json!({ "code": -32_002, "message": "another generation has come" });
+            return Json(json!({ "jsonrpc": "2.0", "id": id, "error": error })).into_response();
+        }
         let lie = inner.lies.get_mut(&method).and_then(VecDeque::pop_front);
         (lie, format!("g-{}", inner.generation))
     };
@@ -233,13 +294,26 @@ async fn rpc(State(shared): State<Shared>, headers: HeaderMap, Json(request): Js
             tokio::time::sleep(span).await;
             answer(Value::Null)
         }
+        Some(Lie::Late(span)) => {
+            let acting = tokio::task::spawn(async move {
+                tokio::time::sleep(span).await;
+                act(&shared, &method, &params).await
+            });
+            acting
+                .await
+                .unwrap()
+                .map_or_else(|message| json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32_002, "message": message } }), answer)
+        }
         Some(Lie::After(result)) => {
             act(&shared, &method, &params).await.ok();
             answer(result)
         }
         None => match act(&shared, &method, &params).await {
             Ok(result) => answer(result),
-            Err(message) => json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32_002, "message": message } }),
+            Err(message) => {
+                let code = if message == NO_METHOD { -32_601 } else { -32_002 };
+                json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } })
+            }
         },
     };
     ([("x-plugin-generation", generation)], Json(body)).into_response()
@@ -266,7 +340,7 @@ async fn act(shared: &Shared, method: &str, params: &Value) -> Result<Value, Str
             std::fs::create_dir_all(shared.root.join(&name).join("work")).unwrap();
             inner.boxes.insert(name.clone(), Held { running: true });
             let told = json!({ "number": inner.counter, "credentials": params["config"]["apiKey"], "pluginId": "somebody else's" });
-            Ok(json!({ "providerLeaseId": name, "metadata": told, "expiresAt": null }))
+            Ok(json!({ "providerLeaseId": name, "metadata": told, "expiresAt": params["requestedExpiresAt"] }))
         }
         "environmentResumeLease" => {
             let mut inner = shared.inner.lock().unwrap();
@@ -276,7 +350,7 @@ async fn act(shared: &Shared, method: &str, params: &Value) -> Result<Value, Str
             found.running = true;
             Ok(json!({ "providerLeaseId": name, "metadata": {} }))
         }
-        "environmentReleaseLease" => {
+        "environmentReleaseLease" | "environmentStopLease" => {
             let mut inner = shared.inner.lock().unwrap();
             inner.boxes.get_mut(&name).ok_or("no such box")?.running = false;
             Ok(json!({ "providerLeaseId": name, "state": "stopped" }))
@@ -293,7 +367,7 @@ async fn act(shared: &Shared, method: &str, params: &Value) -> Result<Value, Str
             }
             execute(&shared.root.join(&name), params).await
         }
-        _ => Err("no such method".to_owned()),
+        _ => Err(NO_METHOD.to_owned()),
     }
 }
 
