@@ -258,7 +258,7 @@ pub(crate) fn provider_failed(error: &crate::provider::ProviderError) -> Error {
         Kind::Unsupported => Error::new(Code::CapabilityNotGranted, "This provider has no such verb."),
         Kind::Full => Error::new(Code::StorageFull, "The provider's storage is full."),
         Kind::NotFound | Kind::Mismatch => crate::store::fence::instance_lost(),
-        Kind::Fenced => Error::new(Code::LeaseNotActive, "The sandbox has passed to another grant; the command was not started."),
+        Kind::Fenced => Error::new(Code::LeaseNotActive, "The sandbox has passed to another grant; nothing was done."),
         Kind::Path => Error::new(Code::InvalidPath, format!("This path cannot be used: {}.", error.message)),
         Kind::FileNotFound => Error::new(Code::FileNotFound, "There is no such file in the sandbox."),
         Kind::IsADirectory => Error::new(Code::IsADirectory, "This path is a directory."),
