@@ -178,8 +178,6 @@ pub struct Berth {
     /// Names of objects that the database would not record.
     pub spool: spool::Spool,
     pub(crate) draining: draining::LastLook,
-    /// Instances whose rotation failed a short while ago: they have a pause before the next try.
-    pub(crate) unrotated: moka::sync::Cache<uuid::Uuid, ()>,
     /// The directory of a test's server, gone with it.
     #[cfg(test)]
     pub(crate) scratch: std::sync::OnceLock<tempfile::TempDir>,
@@ -207,7 +205,6 @@ impl Berth {
             tasks: tasks::Tasks::default(),
             spool: spool::Spool::open(settings.spool.clone()),
             draining: draining::LastLook::default(),
-            unrotated: moka::sync::Cache::builder().max_capacity(10_000).time_to_live(settings.reaper_period * 6).build(),
             store,
             providers,
             plugins: Workers::new(settings.plugin_allow_hosts.clone(), settings.scratch.clone()),
