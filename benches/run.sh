@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 failed=0
 lines=$(mktemp)
 trap 'rm -f "$lines"' EXIT
-for bench in start lease_read acquire_postgres acquire_sqlite renew checkpoint restore docker; do
+for bench in start lease_read acquire_postgres acquire_sqlite renew reaper storm checkpoint restore docker; do
     cargo bench --locked --quiet --bench "$bench" | tee -a "$lines" || failed=1
 done
 

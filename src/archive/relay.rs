@@ -1,7 +1,7 @@
 //! Passes tars on between a container engine and Berth: out of a container as `write_tar` would have written them, and into one
 //! under the names and the owner they are to have there.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, Read, Write};
 
 use super::entries::{Entries, Entry, Kind};
@@ -121,6 +121,25 @@ pub fn inward(input: &mut dyn Read, prefix: &[u8], owner: Owner, standing: &Stan
         }
     }
     Ok(())
+}
+
+/// What is no directory, standing where the tar has one.
+pub fn in_place_of_directories(input: &mut dyn Read, standing: &Standings) -> Result<BTreeSet<Vec<u8>>> {
+    let mut found = BTreeSet::new();
+    let mut tar = tar::Archive::new(input);
+    for entry in tar.entries()? {
+        let entry = entry?;
+        let path = entry.path_bytes();
+        let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
+        let directories = if entry.header().entry_type().is_dir() { parts.len() } else { parts.len().saturating_sub(1) };
+        for depth in 1..=directories {
+            let directory = parts[..depth].join(&b'/');
+            if standing.get(&directory) == Some(&Standing::Other) {
+                found.insert(directory);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Writes the end marker.

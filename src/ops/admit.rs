@@ -11,7 +11,7 @@ use crate::error::{Code, Error, Result};
 use crate::model::instance::{Instance, Status as InstanceStatus};
 use crate::model::lease::Lease;
 use crate::model::operation::{Kind, Operation, Output, Status};
-use crate::provider::ExecSpec;
+use crate::provider::{ExecSpec, ProviderError};
 use crate::store::fence::{check_epoch, check_live, instance_lost, transition};
 use crate::store::operation::Settlement;
 use crate::store::{Carried, ClaimKind, Claimed};
@@ -126,6 +126,16 @@ pub async fn settle(berth: &Berth, admitted: &Admitted, settlement: &Settlement,
     tx.commit().await?;
     berth.work.ring(operation.sandbox_id);
     Ok(settled)
+}
+
+/// Why a write met a newer fence, in the words of the row's fence.
+pub(super) async fn overtaken(berth: &Berth, operation: &Operation, error: &ProviderError) -> Error {
+    let carried = Carried { generation: Some(operation.generation), epoch: Some(operation.epoch) };
+    let why = match berth.store.begin().await {
+        Ok(mut tx) => tx.fence(operation.organization_id, operation.lease_id, carried).await.err(),
+        Err(error) => Some(error.into()),
+    };
+    why.unwrap_or_else(|| super::provider_failed(error))
 }
 
 /// A settlement with no output.

@@ -17,8 +17,8 @@ use crate::error::{Code, Error, Result};
 use crate::model::key::Scope;
 use crate::model::operation::{Kind, Operation, Status};
 use crate::provider::{ExecEnd, ExecSpec, Kind as ProviderKind, ProviderError};
+use crate::store::Cursor;
 use crate::store::operation::Settlement;
-use crate::store::{Carried, Cursor};
 
 /// How much longer than its own deadline a command is waited for before its answer is called lost.
 const GRACE: Duration = Duration::from_secs(30);
@@ -217,15 +217,7 @@ async fn not_started(berth: &Arc<Berth>, admitted: &Admitted, error: &ProviderEr
             }),
             Err(error) => Came::NotStarted(error),
         },
-        ProviderKind::Fenced => {
-            let operation = &admitted.operation;
-            let carried = Carried { generation: Some(operation.generation), epoch: Some(operation.epoch) };
-            let why = match berth.store.begin().await {
-                Ok(mut tx) => tx.fence(operation.organization_id, operation.lease_id, carried).await.err(),
-                Err(error) => Some(error.into()),
-            };
-            Came::NotStarted(why.unwrap_or_else(|| super::provider_failed(error)))
-        }
+        ProviderKind::Fenced => Came::NotStarted(admit::overtaken(berth, &admitted.operation, error).await),
         // The one file a start needs; a missing program is no refusal but exit code 127.
         ProviderKind::FileNotFound => {
             Came::NotStarted(Error::new(Code::FileNotFound, "The command's working directory does not exist in the sandbox."))

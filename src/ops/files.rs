@@ -72,8 +72,8 @@ pub async fn write(
     parents: bool,
 ) -> Result<Put> {
     let path = path.to_owned();
-    let (created, workspace_seq) = change(berth, caller, lease, carried, Kind::File, move |provider, provider_ref| async move {
-        provider.write_file(&provider_ref, &path, body, PutOptions { mode, parents }).await
+    let (created, workspace_seq) = change(berth, caller, lease, carried, Kind::File, move |provider, provider_ref, grant| async move {
+        provider.write_file(&provider_ref, grant, &path, body, PutOptions { mode, parents }).await
     })
     .await?;
     Ok(Put { created, workspace_seq })
@@ -82,8 +82,8 @@ pub async fn write(
 /// Removes a file, a link, an empty directory, or with `recursive` a tree.
 pub async fn remove(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: Carried, path: &str, recursive: bool) -> Result<i64> {
     let path = path.to_owned();
-    let change = change(berth, caller, lease, carried, Kind::File, move |provider, provider_ref| async move {
-        provider.remove_file(&provider_ref, &path, recursive).await
+    let change = change(berth, caller, lease, carried, Kind::File, move |provider, provider_ref, grant| async move {
+        provider.remove_file(&provider_ref, grant, &path, recursive).await
     });
     Ok(change.await?.1)
 }
@@ -91,8 +91,8 @@ pub async fn remove(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: C
 /// Makes a directory and its parents.
 pub async fn make_directory(berth: &Arc<Berth>, caller: &Caller, lease: Uuid, carried: Carried, path: &str) -> Result<i64> {
     let path = path.to_owned();
-    let change = change(berth, caller, lease, carried, Kind::File, move |provider, provider_ref| async move {
-        provider.make_directory(&provider_ref, &path).await
+    let change = change(berth, caller, lease, carried, Kind::File, move |provider, provider_ref, grant| async move {
+        provider.make_directory(&provider_ref, grant, &path).await
     });
     Ok(change.await?.1)
 }
@@ -108,8 +108,8 @@ pub async fn rename(
     overwrite: bool,
 ) -> Result<i64> {
     let (from, to) = (from.to_owned(), to.to_owned());
-    let change = change(berth, caller, lease, carried, Kind::File, move |provider, provider_ref| async move {
-        provider.move_file(&provider_ref, &from, &to, overwrite).await
+    let change = change(berth, caller, lease, carried, Kind::File, move |provider, provider_ref, grant| async move {
+        provider.move_file(&provider_ref, grant, &from, &to, overwrite).await
     });
     Ok(change.await?.1)
 }
@@ -125,7 +125,7 @@ pub(super) async fn change<T, F, W>(
 ) -> Result<(T, i64)>
 where
     T: Send + 'static,
-    F: FnOnce(Arc<dyn Provider>, String) -> W + Send + 'static,
+    F: FnOnce(Arc<dyn Provider>, String, i64) -> W + Send + 'static,
     W: Future<Output = crate::provider::Result<T>> + Send + 'static,
 {
     caller.require_on_lease(Scope::Write, lease)?;
@@ -146,7 +146,7 @@ where
                 return;
             }
         };
-        let done = tokio::time::timeout(HOLD, work(provider, reference(&admitted.instance).to_owned())).await;
+        let done = tokio::time::timeout(HOLD, work(provider, reference(&admitted.instance).to_owned(), admitted.operation.grant_seq)).await;
         let done = done.unwrap_or_else(|_| Err(ProviderError::new(ProviderKind::Indeterminate, "it did not answer in time")));
         let settlement = match &done {
             Ok(_) => admit::plain(Status::Exited, Some(0)),
@@ -161,6 +161,7 @@ where
             (Ok(value), Ok(true)) => Ok((value, seq)),
             // Somebody ended it as unknown meanwhile; whether what was saved or handed on since has it, nobody can say.
             (Ok(_), Ok(false)) => Err(Error::new(Code::OperationUnknown, "The write was cut off; it may have happened. Read it back.")),
+            (Err(error), _) if error.kind == ProviderKind::Fenced => Err(admit::overtaken(&task, &admitted.operation, &error).await),
             (Err(error), _) => Err(explain(&task, &admitted.instance, &error).await),
             (_, Err(error)) => Err(error),
         };

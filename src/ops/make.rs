@@ -15,7 +15,7 @@ use crate::error::{Code, Error, Result};
 use crate::model::checkpoint::{Checkpoint, Kind as CheckpointKind};
 use crate::model::instance::{Instance, Role, Status};
 use crate::model::lease::{OnUnavailable, Plan, RestoredFrom};
-use crate::provider::{Kind, Made, OwnerTag, Provider, ProviderError, Spec, WORKSPACE, WriteMode};
+use crate::provider::{Kind, Made, OwnerTag, Provider, ProviderError, Spec, UNGRANTED, WORKSPACE, WriteMode};
 use crate::store::Claimed;
 use crate::store::error::StoreError;
 
@@ -363,7 +363,7 @@ async fn put_back(
     let limits = Limits::default();
     let tar = berth.blobs.open_tar(key, &limits).await.map_err(|e| broken(&e))?;
     berth.store.read().await?.prove_now(claim).await?;
-    provider.write_tree(provider_ref, WORKSPACE, tar, WriteMode::Replace).await.map_err(|e| refused(&e))?;
+    provider.write_tree(provider_ref, UNGRANTED, WORKSPACE, tar, WriteMode::Replace).await.map_err(|e| refused(&e))?;
     let read = provider.read_tree(provider_ref, WORKSPACE, &[]).await.map_err(|e| refused(&e))?;
     let found = crate::archive::measure::digest_stream(read.tar, limits).await.map_err(|e| broken(&e))?;
     let saved = checkpoint.tree.as_ref().map(|t| t.digest.as_str());

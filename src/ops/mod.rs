@@ -178,8 +178,6 @@ pub struct Berth {
     /// Names of objects that the database would not record.
     pub spool: spool::Spool,
     pub(crate) draining: draining::LastLook,
-    /// Instances whose rotation failed a short while ago: they have a pause before the next try.
-    pub(crate) unrotated: moka::sync::Cache<uuid::Uuid, ()>,
     /// The directory of a test's server, gone with it.
     #[cfg(test)]
     pub(crate) scratch: std::sync::OnceLock<tempfile::TempDir>,
@@ -207,7 +205,6 @@ impl Berth {
             tasks: tasks::Tasks::default(),
             spool: spool::Spool::open(settings.spool.clone()),
             draining: draining::LastLook::default(),
-            unrotated: moka::sync::Cache::builder().max_capacity(10_000).time_to_live(settings.reaper_period * 6).build(),
             store,
             providers,
             plugins: Workers::new(settings.plugin_allow_hosts.clone(), settings.scratch.clone()),
@@ -258,7 +255,7 @@ pub(crate) fn provider_failed(error: &crate::provider::ProviderError) -> Error {
         Kind::Unsupported => Error::new(Code::CapabilityNotGranted, "This provider has no such verb."),
         Kind::Full => Error::new(Code::StorageFull, "The provider's storage is full."),
         Kind::NotFound | Kind::Mismatch => crate::store::fence::instance_lost(),
-        Kind::Fenced => Error::new(Code::LeaseNotActive, "The sandbox has passed to another grant; the command was not started."),
+        Kind::Fenced => Error::new(Code::LeaseNotActive, "The sandbox has passed to another grant; nothing was done."),
         Kind::Path => Error::new(Code::InvalidPath, format!("This path cannot be used: {}.", error.message)),
         Kind::FileNotFound => Error::new(Code::FileNotFound, "There is no such file in the sandbox."),
         Kind::IsADirectory => Error::new(Code::IsADirectory, "This path is a directory."),

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::reap::{BATCH, begin};
 use super::succeed::Leaving;
 use super::successor::{self, Named};
-use super::{Berth, capture, end, loss, make, quiet, terminate};
+use super::{Berth, capture, end, loss, make, plugins, quiet, terminate};
 use crate::clock::Time;
 use crate::error::{Code, Error, Result};
 use crate::model::checkpoint::{Consistency, Kind};
@@ -19,13 +19,16 @@ use crate::model::event::Actor;
 use crate::model::instance::{Instance, Status as InstanceStatus};
 use crate::model::lease::{Disposition, Plan, Status};
 use crate::model::operation::Status as OperationStatus;
+use crate::model::sandbox::Sandbox;
 use crate::store::error::StoreError;
-use crate::store::{ClaimKind, Claimed};
+use crate::store::{ClaimKind, Claimed, Tx};
 
 static NAMED: Named =
     Named { reason: "rotated", event: "lease.rotated", failed: "rotation_failed", actor: Actor::System { task: "rotator" } };
 /// What is left for everything but the capture once running operations had their time.
 const MARGIN: Duration = Duration::from_secs(60);
+/// How many periods of the reaper a rotation that failed has to wait.
+const PAUSE: u32 = 6;
 /// How often the rotator looks whether running operations have had their time.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -50,9 +53,8 @@ struct Intent {
 pub async fn pass(berth: &Arc<Berth>) -> Result<RotateReport> {
     let mut tx = berth.store.read().await?;
     let soon = tx.now().await?.after(berth.settings.rotation_lead);
-    let mut due = tx.ending_instances(soon, BATCH).await?;
+    let due = tx.ending_instances(soon, BATCH).await?;
     drop(tx);
-    due.retain(|id| !berth.unrotated.contains_key(id));
     for id in &due {
         begin(berth, *id, |berth, id| async move { rotate(&berth, id).await });
     }
@@ -71,10 +73,12 @@ async fn rotate(berth: &Arc<Berth>, id: Uuid) -> Result<()> {
     let held = berth.work.hold(gate);
     let done = behind_the_gate(berth, &intent, &gate).await;
     if let Err(error) = &done {
-        berth.unrotated.insert(id, ());
         tracing::warn!(instance_id = %id, code = %error.code.as_str(), "a rotation failed; its box is left as it is, and it is tried again");
         drop(held);
         berth.give_back_claims().await?;
+        let mut tx = berth.store.begin().await?;
+        pause(berth, &mut tx, id).await?;
+        tx.commit().await?;
     } else {
         held.settled();
     }
@@ -95,26 +99,53 @@ async fn claim(berth: &Arc<Berth>, id: Uuid) -> Result<Option<(Intent, Claimed)>
     let Some(ends) = former.provider_expires_at.filter(is_due) else { return Ok(None) };
     let live = tx.live_leases(sandbox.id).await?;
     if live.is_empty() {
-        drop(tx);
+        // If it cannot be saved it is held, and has to wait like what fails below.
+        pause(berth, &mut tx, id).await?;
+        tx.commit().await?;
         return end::drain(berth, &former, Disposition::Destroy, false, "provider_expiry").await.map(|_| None);
     }
     if live.iter().any(|lease| lease.status == Status::Pending || lease.release.is_some()) {
         return Ok(None);
+    }
+    let writer = live.iter().find(|lease| lease.is_writer());
+    let harness = writer.or(live.first()).and_then(|lease| lease.harness.clone());
+    if let Err(error) = can_follow(berth, &mut tx, &sandbox, harness.as_deref()).await {
+        pause(berth, &mut tx, id).await?;
+        tx.commit().await?;
+        return Err(error);
     }
     let finish = ends.before(of.capture_timeout + MARGIN);
     let span = finish.since(now) + of.capture_timeout + of.provision_deadline;
     let Some(gate) = tx.claim(sandbox.id, ClaimKind::Gate, berth.work.owner, "rotation", now, span).await? else { return Ok(None) };
     sandbox.grant_seq += 1;
     tx.save_sandbox(&sandbox, now).await?;
-    let writer = live.iter().find(|lease| lease.is_writer());
     if let Some(writer) = writer {
         let mut writer = writer.clone();
         writer.grant_seq = sandbox.grant_seq;
         tx.save_lease(&writer, Status::Active, writer.epoch, now).await?;
     }
-    let harness = writer.or(live.first()).and_then(|lease| lease.harness.clone());
     tx.commit().await?;
     Ok(Some((Intent { former, harness, grant_seq: sandbox.grant_seq, finish }, gate)))
+}
+
+/// Whether a successor could be asked for at all. Where it could not, each try would only cost the holder what runs.
+async fn can_follow(berth: &Berth, tx: &mut Tx, sandbox: &Sandbox, harness: Option<&str>) -> Result<()> {
+    let environment =
+        tx.environment(sandbox.organization_id, sandbox.environment_id).await?.ok_or_else(|| Error::not_found("environment"))?;
+    if environment.archived_at.is_some() {
+        return Err(Error::new(Code::EnvironmentArchived, "The environment is archived; nothing follows a sandbox of it."));
+    }
+    if !plugins::is_plugin(&environment.provider) && berth.providers.get(&environment.provider).is_none() {
+        return Err(Error::new(Code::ProviderUnavailable, "This server does not run the provider of what would follow."));
+    }
+    berth.making(tx, &environment, sandbox.scope.as_deref(), harness).await.map(|_| ())
+}
+
+/// Leaves an instance alone for a while.
+async fn pause(berth: &Berth, tx: &mut Tx, id: Uuid) -> Result<()> {
+    let pause = berth.settings.reaper_period * PAUSE;
+    let after = tx.now().await?.after(berth.settings.rotation_lead).after(pause);
+    Ok(tx.pause_rotation(id, after).await?)
 }
 
 async fn behind_the_gate(berth: &Arc<Berth>, intent: &Intent, gate: &Claimed) -> Result<()> {

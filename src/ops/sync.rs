@@ -31,14 +31,14 @@ pub async fn sync_in(
 ) -> Result<i64> {
     let verdict = Arc::new(OnceLock::new());
     let told = Arc::clone(&verdict);
-    let done = files::change(berth, caller, lease, carried, Kind::SyncIn, move |provider, provider_ref| async move {
+    let done = files::change(berth, caller, lease, carried, Kind::SyncIn, move |provider, provider_ref, grant| async move {
         // The body is read only now that the caller may write. Cancelled when the provider is through with the tar, so that no
         // thread waits for a body that nobody reads.
         let cancel = CancellationToken::new();
         let _until = cancel.clone().drop_guard();
         let (tar, verdict) = incoming(body, Limits::default(), cancel);
         told.set(verdict).ok();
-        provider.write_tree(&provider_ref, &path, tar, mode).await
+        provider.write_tree(&provider_ref, grant, &path, tar, mode).await
     });
     match (done.await, verdict.get().and_then(Verdict::found)) {
         (Ok(((), seq)), _) => Ok(seq),

@@ -132,7 +132,7 @@ impl Sandbox<'_> {
     pub async fn put(&self, path: &str, content: &[u8]) -> bool {
         let options = PutOptions { mode: None, parents: false };
         let body = from_bytes(Bytes::copy_from_slice(content));
-        self.provider().write_file(&self.name, path, body, options).await.unwrap_or_else(|e| panic!("put {path}: {e}"))
+        self.provider().write_file(&self.name, 1, path, body, options).await.unwrap_or_else(|e| panic!("put {path}: {e}"))
     }
 
     /// Gets a file.

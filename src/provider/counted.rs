@@ -131,8 +131,8 @@ impl Provider for Counted {
         self.tried("read_tree", self.0.read_tree(provider_ref, path, exclude)).await
     }
 
-    async fn write_tree(&self, provider_ref: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
-        self.tried("write_tree", self.0.write_tree(provider_ref, path, tar, mode)).await
+    async fn write_tree(&self, provider_ref: &str, grant_seq: i64, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+        self.tried("write_tree", self.0.write_tree(provider_ref, grant_seq, path, tar, mode)).await
     }
 
     fn snapshot_ref(&self, id: Uuid) -> Option<String> {
@@ -163,12 +163,12 @@ impl Provider for Counted {
         self.tried("read_file", self.0.read_file(provider_ref, path)).await
     }
 
-    async fn write_file(&self, provider_ref: &str, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
-        self.tried("write_file", self.0.write_file(provider_ref, path, body, options)).await
+    async fn write_file(&self, provider_ref: &str, grant_seq: i64, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
+        self.tried("write_file", self.0.write_file(provider_ref, grant_seq, path, body, options)).await
     }
 
-    async fn remove_file(&self, provider_ref: &str, path: &str, recursive: bool) -> Result<()> {
-        self.tried("remove_file", self.0.remove_file(provider_ref, path, recursive)).await
+    async fn remove_file(&self, provider_ref: &str, grant_seq: i64, path: &str, recursive: bool) -> Result<()> {
+        self.tried("remove_file", self.0.remove_file(provider_ref, grant_seq, path, recursive)).await
     }
 
     async fn stat_file(&self, provider_ref: &str, path: &str) -> Result<FileEntry> {
@@ -186,11 +186,11 @@ impl Provider for Counted {
         self.tried("list_files", self.0.list_files(provider_ref, path, recursive, after, limit)).await
     }
 
-    async fn make_directory(&self, provider_ref: &str, path: &str) -> Result<()> {
-        self.tried("make_directory", self.0.make_directory(provider_ref, path)).await
+    async fn make_directory(&self, provider_ref: &str, grant_seq: i64, path: &str) -> Result<()> {
+        self.tried("make_directory", self.0.make_directory(provider_ref, grant_seq, path)).await
     }
 
-    async fn move_file(&self, provider_ref: &str, from: &str, to: &str, overwrite: bool) -> Result<()> {
-        self.tried("move_file", self.0.move_file(provider_ref, from, to, overwrite)).await
+    async fn move_file(&self, provider_ref: &str, grant_seq: i64, from: &str, to: &str, overwrite: bool) -> Result<()> {
+        self.tried("move_file", self.0.move_file(provider_ref, grant_seq, from, to, overwrite)).await
     }
 }

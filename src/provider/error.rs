@@ -29,7 +29,7 @@ pub enum Kind {
     NoImage,
     /// Storage at the provider is full.
     Full,
-    /// The exec wrapper found a newer fence: the command was not started and never will be.
+    /// A newer fence was found: the command was not started, or the change not made, and never will be.
     Fenced,
     /// A path of the caller's: it leaves the sandbox or is malformed.
     Path,
@@ -110,6 +110,11 @@ impl ProviderError {
     pub fn because(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.source = Some(Box::new(source));
         self
+    }
+
+    /// What everything of a grant below the fence is answered.
+    pub fn fenced() -> Self {
+        Self::new(Kind::Fenced, "the sandbox's fence is higher than the grant")
     }
 
     /// The cause, for tests.

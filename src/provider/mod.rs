@@ -246,6 +246,8 @@ pub struct PutOptions {
     pub parents: bool,
 }
 
+/// The grant of what fills an object that nobody has been granted yet: above every fence.
+pub const UNGRANTED: i64 = i64::MAX;
 /// The path of the workspace itself.
 pub const WORKSPACE: &str = ".";
 
@@ -363,6 +365,10 @@ pub const DIRECT_CAPABILITIES: &[&str] = &[
 /// Makes, finds, runs and ends instances. Every call is bounded by the caller's deadline and may be dropped at any await.
 ///
 /// No method may retry by itself what is not safe to repeat, and none may name an object other than the ref it was given.
+///
+/// Whatever changes files carries the grant it was admitted under, as a command does, and reads the fence as late as it can: from a
+/// fence's `Ok` on nothing of a lower grant changes anything, however late its bytes arrive; it is `Fenced`, and so has changed nothing,
+/// or, where the fence had to cut it off, `Transient` or `Indeterminate`.
 #[async_trait]
 pub trait Provider: Send + Sync {
     /// What this provider is and can do; constant over its life.
@@ -401,7 +407,8 @@ pub trait Provider: Send + Sync {
     async fn list(&self, deployment: Uuid) -> Result<Vec<Listed>>;
 
     /// Raises the fence in the sandbox to `grant_seq`, then kills every process tree admitted under a lower grant. From
-    /// `Ok` on, none of them runs and none will start, however late its call arrives. Repeatable; never lowers the fence.
+    /// `Ok` on, none of them runs, none will start, and no change of files of theirs takes place, however late its call arrives; a change
+    /// that can neither be ended nor waited for makes it `Transient`. Repeatable; never lowers the fence.
     async fn fence(&self, provider_ref: &str, grant_seq: i64) -> Result<()>;
 
     /// How many process trees run in the sandbox now, commands and what outlived them.
@@ -427,7 +434,7 @@ pub trait Provider: Send + Sync {
 
     /// Lays a tar over a directory, made with its parents where it is missing. Nothing in it escapes that directory, whatever the tar
     /// says; a tar that is refused changes nothing.
-    async fn write_tree(&self, provider_ref: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()>;
+    async fn write_tree(&self, provider_ref: &str, grant_seq: i64, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()>;
 
     /// What a snapshot taken under this id is called, so that it can be named before it is asked for; `None` where the provider
     /// chooses the name.
@@ -455,10 +462,10 @@ pub trait Provider: Send + Sync {
     async fn read_file(&self, provider_ref: &str, path: &str) -> Result<FileRead>;
 
     /// Replaces a file's content, atomically where the provider can; returns whether the file is new.
-    async fn write_file(&self, provider_ref: &str, path: &str, body: ByteStream, options: PutOptions) -> Result<bool>;
+    async fn write_file(&self, provider_ref: &str, grant_seq: i64, path: &str, body: ByteStream, options: PutOptions) -> Result<bool>;
 
     /// Removes a file, a link or an empty directory; a whole tree when `recursive`.
-    async fn remove_file(&self, provider_ref: &str, path: &str, recursive: bool) -> Result<()>;
+    async fn remove_file(&self, provider_ref: &str, grant_seq: i64, path: &str, recursive: bool) -> Result<()>;
 
     /// What is at this path; a final symbolic link is not followed.
     async fn stat_file(&self, provider_ref: &str, path: &str) -> Result<FileEntry>;
@@ -474,10 +481,10 @@ pub trait Provider: Send + Sync {
     ) -> Result<Vec<FileEntry>>;
 
     /// Makes a directory and its parents; an existing directory is fine.
-    async fn make_directory(&self, provider_ref: &str, path: &str) -> Result<()>;
+    async fn make_directory(&self, provider_ref: &str, grant_seq: i64, path: &str) -> Result<()>;
 
     /// Renames inside the sandbox; refuses (`FileExists`) to replace anything unless `overwrite`.
-    async fn move_file(&self, provider_ref: &str, from: &str, to: &str, overwrite: bool) -> Result<()>;
+    async fn move_file(&self, provider_ref: &str, grant_seq: i64, from: &str, to: &str, overwrite: bool) -> Result<()>;
 }
 
 /// Whether a destroy found something.

@@ -107,6 +107,9 @@ impl PostgresTx {
 /// How long a request waits for a connection before it is told that storage is unavailable.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long connections to PostgreSQL may take to close when a server stops.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// How long PostgreSQL lets a session sit in a transaction before it gives its locks to others: a server that was paused or cut off
 /// holds nobody up for longer.
 const IDLE_IN_TRANSACTION_MS: &str = "15000";
@@ -133,9 +136,19 @@ impl Store {
             let pool = PgPoolOptions::new()
                 .max_connections(max_connections)
                 .acquire_timeout(ACQUIRE_TIMEOUT)
-                .before_acquire(move |_, known| {
-                    let trusted = trust.trusts(known.age);
-                    Box::pin(async move { Ok(trusted) })
+                // Asked below instead, where what it answers is noticed.
+                .test_before_acquire(false)
+                .before_acquire(move |conn, known| {
+                    let trust = Arc::clone(&trust);
+                    Box::pin(async move {
+                        if !trust.trusts(known.age) {
+                            return Ok(false);
+                        }
+                        let since = Instant::now();
+                        let lives = conn.ping().await.is_ok();
+                        trust.asked(lives, since);
+                        Ok(lives)
+                    })
                 })
                 .connect_with(PgConnectOptions::from_str(url)?.options([("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_MS)]))
                 .await?;
@@ -243,14 +256,15 @@ impl Store {
         (told(open), told(idle))
     }
 
-    /// Closes every connection.
+    /// Closes every connection; of PostgreSQL's those that answer in time.
     pub async fn close(&self) {
         match &self.backend {
             Backend::Sqlite { writers, readers } => {
                 writers.close().await;
                 readers.close().await;
             }
-            Backend::Postgres { pool, .. } => pool.close().await,
+            // Whoever waits for a server that is silent would never give its connection back; the server forgets it by itself.
+            Backend::Postgres { pool, .. } => drop(tokio::time::timeout(CLOSE_TIMEOUT, pool.close()).await),
         }
     }
 }
@@ -278,9 +292,8 @@ impl Tx {
                 let asked = Instant::now();
                 let (contact, conn) = t.parts();
                 let now = contact.within(sqlx::query_scalar(concat!("SELECT ", time_of!(postgres))).fetch_one(conn)).await?;
-                if let PostgresOn::Write(_, begun) = &t.on {
-                    t.contact.same(*begun, asked)?;
-                }
+                let begun = if let PostgresOn::Write(_, begun) = &t.on { Some(*begun) } else { None };
+                t.contact.same(begun, asked)?;
                 now
             }
         };

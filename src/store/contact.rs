@@ -2,7 +2,7 @@
 //! in which it took none.
 //!
 //! Nobody could renew while it was away, so that time is added to every deadline before anything else is written. Several servers come
-//! back at once, so each adds no more than the time since any of them last said that it is alive. Connections from before the trouble
+//! back at once, so each adds no more than the time since any of them last did. Connections from before the trouble
 //! are not used again: behind the same address there may be another server by now.
 
 use std::pin::Pin;
@@ -97,13 +97,21 @@ impl Contact {
     /// Refuses to tell the time to a transaction that an outage caught: it would decide by the time after it and by deadlines from
     /// before it. Nobody need have noticed: to whoever was held up it looks like a slow answer. `asked`: when the time was asked for,
     /// which takes no lock.
-    pub(super) fn same(&self, begun: Begun, asked: Instant) -> Result<(), sqlx::Error> {
+    pub(super) fn same(&self, begun: Option<Begun>, asked: Instant) -> Result<(), sqlx::Error> {
         let At { wrote, made_up, .. } = *self.at();
-        let silent = asked.elapsed() >= BLINK || (begun.at.elapsed() >= BLINK && wrote < begun.at);
-        if silent || made_up != begun.made_up {
+        let caught = |begun: Begun| made_up != begun.made_up || (begun.at.elapsed() >= BLINK && wrote < begun.at);
+        if asked.elapsed() >= BLINK || begun.is_some_and(caught) {
             return self.seen(Ok(Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))));
         }
         Ok(())
+    }
+
+    /// An idle connection was asked whether it lives, which takes no lock. A pool puts another in the place of one that does not, and
+    /// waits for one that answers late: neither hides that the server was away.
+    pub(super) fn asked(&self, lives: bool, since: Instant) {
+        if !lives || since.elapsed() >= BLINK {
+            let _ = self.seen::<()>(Ok(Err(sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()))));
+        }
     }
 
     /// Whether a connection of this age may still lead to the server that answers now.
@@ -136,11 +144,12 @@ async fn add_to_deadlines(conn: &mut PgConnection, away: Duration, offset: i64) 
     use sqlx::Connection;
     let mut tx = conn.begin().await?;
     // One server after the other.
-    let alive_at: Option<Time> = sqlx::query_scalar("SELECT alive_at FROM deployment WHERE one = 1 FOR UPDATE").fetch_one(&mut *tx).await?;
+    let made_up: &str = "SELECT made_up_until FROM deployment WHERE one = 1 FOR UPDATE";
+    let made_up: Option<Time> = sqlx::query_scalar(made_up).fetch_one(&mut *tx).await?;
     let now: i64 = sqlx::query_scalar("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint").fetch_one(&mut *tx).await?;
     let now = Time(now + offset);
-    let away = away.min(alive_at.map_or(away, |alive_at| now.since(alive_at)));
-    sqlx::query("UPDATE deployment SET alive_at = $1 WHERE one = 1").bind(now).execute(&mut *tx).await?;
+    let away = away.min(made_up.map_or(away, |until| now.since(until)));
+    sqlx::query("UPDATE deployment SET made_up_until = $1, alive_at = $1 WHERE one = 1").bind(now).execute(&mut *tx).await?;
     if away >= BLINK {
         let (added, since) = (i64::try_from(away.as_millis()).unwrap_or(i64::MAX), now.before(away));
         for deadline in DEADLINES {

@@ -81,9 +81,10 @@ pub const PUT_OFF_SQLITE: &str = put_off!("");
 /// The look is put off, on PostgreSQL, where several servers look at once.
 pub const PUT_OFF_POSTGRES: &str = put_off!(" FOR UPDATE OF i SKIP LOCKED");
 
-/// Instances that their provider ends by itself, by the end. `$1` is until when.
+/// Instances that their provider ends by itself, by the end, but for those that were tried a moment ago. `$1` is until when.
 pub const ENDING: &str = "SELECT id FROM instance
              WHERE status IN ('running', 'stopped') AND provider_expires_at IS NOT NULL AND provider_expires_at <= $1
+               AND rotate_after <= $1
              ORDER BY provider_expires_at LIMIT $2";
 
 /// All of them, by name.

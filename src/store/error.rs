@@ -71,10 +71,10 @@ pub(super) fn is_outage(error: &sqlx::Error) -> bool {
         | sqlx::Error::Tls(_)
         | sqlx::Error::WorkerCrashed
         | sqlx::Error::Protocol(_) => true,
-        // PostgreSQL: connection trouble (08), shutting down (57P), out of resources (53), deadlock and serialization (40),
-        // a server that turned read-only (25006). SQLite: busy (5), locked (6), full (13), I/O (10).
+        // PostgreSQL: connection trouble (08), shutting down (57P), out of resources (53), a server that
+        // turned read-only (25006). SQLite: busy (5), locked (6), full (13), I/O (10).
         sqlx::Error::Database(e) => e.code().is_some_and(|code| {
-            ["08", "57P", "53", "40"].iter().any(|class| code.starts_with(class) && code.len() == 5)
+            ["08", "57P", "53"].iter().any(|class| code.starts_with(class) && code.len() == 5)
                 || code == "25006"
                 || (code.len() < 5 && code.parse::<u32>().is_ok_and(|c| matches!(c & 0xff, 5 | 6 | 10 | 13)))
         }),
@@ -82,9 +82,15 @@ pub(super) fn is_outage(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Whether the database gave up one transaction for another's sake: deadlock or serialization (PostgreSQL's class 40). It is there.
+fn is_conflict(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(e) if e.code().is_some_and(|code| code.len() == 5 && code.starts_with("40")))
+}
+
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
+            StoreError::Database(e) if is_conflict(&e) => Self::from(StoreError::Moved),
             StoreError::Database(e) if is_outage(&e) => {
                 tracing::warn!(kind = kind(&e), "the database did not answer");
                 Self::new(Code::StorageUnavailable, "The database did not answer; nothing was changed. Send the same request again.")

@@ -126,6 +126,12 @@ impl Tx {
             .bind(until).bind(limit).fetch_all(c).await)?)
     }
 
+    /// Keeps an instance out of [`Tx::ending_instances`] until that is asked for a time this late.
+    pub async fn pause_rotation(&mut self, id: Uuid, after: Time) -> Result<()> {
+        on!(self, c => sqlx::query("UPDATE instance SET rotate_after = $2 WHERE id = $1").bind(id).bind(after).execute(c).await.map(|_| ()))?;
+        Ok(())
+    }
+
     /// Running instances that nobody uses, for longer than their environment's time-out.
     pub async fn idle_instances(&mut self, now: Time, limit: i64) -> Result<Vec<Uuid>> {
         Ok(on!(self, c => sqlx::query_scalar(due::IDLE).bind(now).bind(limit).fetch_all(c).await)?)

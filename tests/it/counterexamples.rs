@@ -16,7 +16,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::both;
-use crate::harness::{Db, World, code, quick, settle, until, want};
+use crate::harness::{Db, World, carried, code, quick, settle, until, want};
 
 const TTL: Duration = Duration::from_secs(3601);
 /// Longer than a claim lasts without a renewal.
@@ -103,6 +103,28 @@ both! {
         assert_eq!(told.code, Code::LeaseNotActive, "{told}");
         assert_eq!(world.memory.processes(&world.provider_ref(&b).await).await.unwrap(), 0);
         assert_eq!(code(world.get(&b, "f").await), Code::FileNotFound, "it has no effect");
+    }
+
+    async fn h2_a_file_admitted_and_sent_too_late_changes_nothing(world) {
+        let a = world.acquire("a", "s").await.unwrap();
+        world.put(&a, "f", "kept").await.unwrap();
+        // A server that stands still between the fence of its rows and the provider, for longer than its claim lives.
+        let mut stuck = world.faults.hang(Verb::WriteFile);
+        let (berth, caller, lease, fence) = (world.berth.clone(), world.caller.clone(), a.lease.id, carried(&a));
+        let late = tokio::task::spawn(async move {
+            let body = Box::pin(std::io::Cursor::new(b"late".to_vec()));
+            ops::files::write(&berth, &caller, lease, fence, "f", body, None, true).await
+        });
+        stuck.reached().await;
+        world.advance(TTL);
+        let other = world.another().await;
+        settle(&other).await;
+        let b = next_at(&other, &world, "b").await;
+        assert_eq!(b.lease.instance_id, a.lease.instance_id, "the same box");
+        stuck.release();
+        let told = late.await.unwrap().map(|put| put.workspace_seq).unwrap_err();
+        assert!(matches!(told.code, Code::LeaseNotActive | Code::LeaseExpired), "{told}");
+        assert_eq!(world.get(&b, "f").await.unwrap(), "kept");
     }
 
     async fn h3_a_slow_maker_whose_claim_lapsed_tears_nothing_down(world) {

@@ -194,7 +194,7 @@ both! {
         // Behind Berth's back, as by a process nobody knows of.
         let options = berth::provider::PutOptions { mode: None, parents: false };
         let body = berth::provider::stream::from_bytes(bytes::Bytes::from_static(b"sneaked in"));
-        berth::provider::Provider::write_file(&world.memory, &world.provider_ref(&lease).await, "g", body, options).await.unwrap();
+        berth::provider::Provider::write_file(&world.memory, &world.provider_ref(&lease).await, 1, "g", body, options).await.unwrap();
         stuck.release();
         let checkpoint = capture.await.unwrap().unwrap();
         assert_eq!(world.memory.calls(Verb::ReadTree), 2, "taken again");

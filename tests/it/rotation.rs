@@ -1,5 +1,6 @@
 //! A sandbox outlives the hard end that its provider sets: it is saved, moved and re-stamped in time, under the same lease.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth::error::{Code, Result};
@@ -9,7 +10,7 @@ use berth::model::operation::Status as OperationStatus;
 use berth::model::token::Claims;
 use berth::ops::input::{Recover, ReleaseRequest, Renew, Waiting};
 use berth::ops::view::LeaseView;
-use berth::ops::{self, Caller, Credential, Settings};
+use berth::ops::{self, Berth, Caller, Credential, Settings};
 use berth::provider::faults::{Fault, Verb};
 use berth::provider::{Kind, Provider};
 use berth::store::ClaimKind;
@@ -43,9 +44,18 @@ async fn begun(world: &World) -> LeaseView {
 }
 
 async fn rotate(world: &World) -> usize {
-    let due = ops::rotate::pass(&world.berth).await.unwrap().due;
-    until("the rotation is over", async || world.berth.work.under_way() == 0).await;
+    rotate_at(&world.berth).await
+}
+
+async fn rotate_at(server: &Arc<Berth>) -> usize {
+    let due = ops::rotate::pass(server).await.unwrap().due;
+    until("the rotation is over", async || server.work.under_way() == 0).await;
     due
+}
+
+/// Pauses that no slow machine outlasts.
+fn slow() -> Settings {
+    Settings { reaper_period: Duration::from_secs(60), ..quick() }
 }
 
 /// Whether a rotation keeps writes out.
@@ -150,6 +160,46 @@ both! {
         let after = world.lease(&lease).await;
         assert_eq!((after.lease.generation, world.get(&after, "f").await.unwrap().as_str()), (2, "goes on"));
         world.assert_ledger_is_inventory().await;
+    }
+
+    async fn where_nothing_can_follow_the_holder_is_left_in_peace(world) {
+        let lease = begun(&world).await;
+        world.exec(&lease, &["linger", "60000000"]).await.unwrap();
+        let provider_ref = world.provider_ref(&lease).await;
+        let mut tx = world.berth.store.begin().await.unwrap();
+        let now = tx.now().await.unwrap();
+        tx.archive_environments_of(world.caller.organization, now).await.unwrap();
+        tx.commit().await.unwrap();
+        let (one, other) = (world.another_with(slow()).await, world.another_with(slow()).await);
+        for server in [&one, &other] {
+            server.store.offset().advance(DUE);
+        }
+        let touched = || world.memory.calls(Verb::Fence) + world.memory.calls(Verb::ReadTree);
+        let before = touched();
+        assert_eq!(rotate_at(&one).await, 1);
+        assert_eq!(touched(), before, "nothing was asked of the provider");
+        assert_eq!(world.memory.processes(&provider_ref).await.unwrap(), 1, "what runs goes on");
+        assert!(!is_rotating(&world, &lease).await);
+        assert_eq!(rotate_at(&other).await, 0, "the pause is the row's");
+        other.store.offset().advance(slow().reaper_period * 7);
+        assert_eq!(rotate_at(&other).await, 1, "and it ends");
+        assert_eq!(world.lease(&lease).await.lease.generation, 1);
+    }
+
+    async fn what_nobody_leases_and_cannot_be_saved_is_not_tried_at_every_pass(world) {
+        let lease = begun(&world).await;
+        world.release(&lease).await.unwrap();
+        assert_eq!(world.text("UPDATE sandbox SET synced_seq = NULL RETURNING 'dirty'").await, "dirty");
+        world.faults.always(Verb::ReadTree, Fault::FailBefore(Kind::Transient));
+        let server = world.another_with(slow()).await;
+        server.store.offset().advance(DUE);
+        assert_eq!(rotate_at(&server).await, 1);
+        let former = lease.lease.instance_id.unwrap();
+        assert!(world.row(former).await.hold_reason.is_some(), "held");
+        assert_eq!(rotate_at(&server).await, 0, "not at once");
+        server.store.offset().advance(slow().reaper_period * 7);
+        assert_eq!(rotate_at(&server).await, 1);
+        assert!(world.row(former).await.status.is_live(), "nothing is given up");
     }
 
     async fn without_a_successor_all_stays_until_the_provider_ends_it_and_then_it_is_a_loss(world) {

@@ -60,7 +60,7 @@ pub async fn input_arrives(subject: Subject<'_>) {
 /// Working directory and environment are what was asked for; what cannot be is refused.
 pub async fn surroundings_are_as_asked(subject: Subject<'_>) {
     let sandbox = subject.sandbox().await;
-    subject.provider.make_directory(&sandbox.name, "below").await.expect("make_directory");
+    subject.provider.make_directory(&sandbox.name, 1, "below").await.expect("make_directory");
     sandbox.put("below/file", b"here").await;
     for cwd in ["below".to_owned(), format!("{}/below", sandbox.workspace)] {
         let cat = ExecSpec { cwd: Some(cwd), ..command(words(&["cat", "file"])) };

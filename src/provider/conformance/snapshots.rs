@@ -20,7 +20,7 @@ pub async fn all(subject: Subject<'_>) {
 async fn put(sandbox: &Sandbox<'_>, content: &str) {
     let options = PutOptions { mode: None, parents: true };
     let body = from_bytes(content.as_bytes().to_vec());
-    sandbox.provider().write_file(&sandbox.name, "dir/f", body, options).await.expect("write");
+    sandbox.provider().write_file(&sandbox.name, 1, "dir/f", body, options).await.expect("write");
 }
 
 async fn get(subject: Subject<'_>, name: &str) -> Vec<u8> {

@@ -115,7 +115,7 @@ impl Sandbox<'_> {
     }
 
     async fn lay(&self, entries: &[(Vec<u8>, Entry)], mode: WriteMode) {
-        self.provider().write_tree(&self.name, WORKSPACE, from_bytes(pack(entries)), mode).await.expect("write_tree");
+        self.provider().write_tree(&self.name, 1, WORKSPACE, from_bytes(pack(entries)), mode).await.expect("write_tree");
     }
 }
 
@@ -159,15 +159,18 @@ pub async fn a_directory_goes_out_and_in_alone(subject: Subject<'_>) {
     sandbox.put("beside", b"stays").await;
     let file = |content: &[u8]| Entry::File(0o644, content.to_vec());
     let tree = [(b"f".to_vec(), Entry::File(0o640, b"1".to_vec())), (b"hard".to_vec(), Entry::HardLink(b"f".to_vec()))];
-    provider.write_tree(name, "new/deep", from_bytes(pack(&tree)), WriteMode::Replace).await.expect("a directory that was missing");
+    provider.write_tree(name, 1, "new/deep", from_bytes(pack(&tree)), WriteMode::Replace).await.expect("a directory that was missing");
     assert_eq!(sandbox.get("new/deep/hard").await, b"1");
     sandbox.lay(&[(b"link".to_vec(), Entry::Symlink(b"new".to_vec()))], WriteMode::Merge).await;
-    provider.write_tree(name, "link/deep", from_bytes(pack(&[(b"g".to_vec(), file(b"2"))])), WriteMode::Merge).await.expect("merged");
+    provider.write_tree(name, 1, "link/deep", from_bytes(pack(&[(b"g".to_vec(), file(b"2"))])), WriteMode::Merge).await.expect("merged");
     let whole = async |path: &str| unpack(&read_all(provider.read_tree(name, path, &[]).await.expect(path).tar, LARGE).await.expect(path));
     let merged = whole("new/deep").await;
     assert_eq!(merged.keys().map(Vec::as_slice).collect::<Vec<_>>(), [b"f".as_slice(), b"g", b"hard"]);
     assert_eq!((&merged[b"g".as_slice()], &merged[b"hard".as_slice()]), (&file(b"2"), &Entry::File(0o640, b"1".to_vec())));
-    provider.write_tree(name, "link/deep/", from_bytes(pack(&[(b"h".to_vec(), file(b"3"))])), WriteMode::Replace).await.expect("replaced");
+    provider
+        .write_tree(name, 1, "link/deep/", from_bytes(pack(&[(b"h".to_vec(), file(b"3"))])), WriteMode::Replace)
+        .await
+        .expect("replaced");
     assert_eq!(whole("link/deep").await.keys().map(Vec::as_slice).collect::<Vec<_>>(), [b"h".as_slice()]);
     assert_eq!(sandbox.get("beside").await, b"stays");
     let kind = |error: Option<crate::provider::ProviderError>| error.map(|e| e.kind);
@@ -175,7 +178,7 @@ pub async fn a_directory_goes_out_and_in_alone(subject: Subject<'_>) {
     assert_eq!(kind(provider.read_tree(name, "beside", &[]).await.err()), Some(Kind::NotADirectory));
     assert_eq!(kind(provider.read_tree(name, "../..", &[]).await.err()), Some(Kind::Path));
     for (path, refused) in [("beside", Kind::FileExists), ("../out", Kind::Path)] {
-        let written = provider.write_tree(name, path, from_bytes(pack(&[(b"x".to_vec(), file(b"4"))])), WriteMode::Replace).await;
+        let written = provider.write_tree(name, 1, path, from_bytes(pack(&[(b"x".to_vec(), file(b"4"))])), WriteMode::Replace).await;
         assert_eq!(kind(written.err()), Some(refused), "{path}");
     }
     sandbox.end().await;
@@ -199,7 +202,7 @@ pub async fn a_bad_tar_changes_nothing(subject: Subject<'_>) {
     for (what, tar) in [("cut off", good[..3000].to_vec()), ("through a link", through), ("a hard link out", hard), ("climbing", climbing)]
     {
         for mode in [WriteMode::Replace, WriteMode::Merge] {
-            let refused = subject.provider.write_tree(&sandbox.name, WORKSPACE, from_bytes(tar.clone()), mode).await;
+            let refused = subject.provider.write_tree(&sandbox.name, 1, WORKSPACE, from_bytes(tar.clone()), mode).await;
             let kind = refused.expect_err(what).kind;
             assert!(matches!(kind, Kind::Path | Kind::Invalid), "{what}: {kind:?}");
             assert_eq!(sandbox.tree(&[]).await, before, "{what}, {mode:?}");
@@ -208,12 +211,14 @@ pub async fn a_bad_tar_changes_nothing(subject: Subject<'_>) {
     for mode in [WriteMode::Replace, WriteMode::Merge] {
         let (writer, broken) = channel();
         drop(writer);
-        let refused = subject.provider.write_tree(&sandbox.name, WORKSPACE, broken, mode).await;
+        let refused = subject.provider.write_tree(&sandbox.name, 1, WORKSPACE, broken, mode).await;
         assert_eq!(refused.err().map(|e| e.kind), Some(Kind::Refused), "a broken body, {mode:?}");
         // Given up while the tar is still on its way.
         let (_writer, silent) = channel();
-        let given_up =
-            tokio::time::timeout(std::time::Duration::from_millis(50), subject.provider.write_tree(&sandbox.name, WORKSPACE, silent, mode));
+        let given_up = tokio::time::timeout(
+            std::time::Duration::from_millis(50),
+            subject.provider.write_tree(&sandbox.name, 1, WORKSPACE, silent, mode),
+        );
         assert!(given_up.await.is_err(), "a tree without a tar");
         assert_eq!(sandbox.tree(&[]).await, before, "{mode:?}");
     }
@@ -233,11 +238,11 @@ pub async fn links_are_data(subject: Subject<'_>) {
         assert_eq!(provider.read_file(name, out).await.err().map(|e| e.kind), Some(Kind::Path), "{out}");
     }
     assert_eq!(provider.stat_file(name, "etc").await.expect("stat").link_target.as_deref(), Some(b"/etc".as_slice()));
-    let put = provider.write_file(name, "etc", from_bytes("x"), crate::provider::PutOptions { mode: None, parents: false }).await;
+    let put = provider.write_file(name, 1, "etc", from_bytes("x"), crate::provider::PutOptions { mode: None, parents: false }).await;
     assert_eq!(put.err().map(|e| e.kind), Some(Kind::Path), "a put through a link that leaves");
     assert!(!sandbox.put("in", b"through").await, "a put follows a link inside");
     assert_eq!(sandbox.get("file").await, b"through");
-    provider.remove_file(name, "etc", true).await.expect("removing a link removes the link");
+    provider.remove_file(name, 1, "etc", true).await.expect("removing a link removes the link");
     sandbox.end().await;
 }
 

@@ -1,6 +1,7 @@
 //! The one door into a running container: a shell script that goes in with every exec, and what it answers. A helper that lives
 //! in the container can take its place.
 
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,12 +17,16 @@ use uuid::Uuid;
 use super::engine::{ACT, Answer, Failure, LOOK};
 use super::frames::{Frames, Stream};
 use super::lifecycle::{Facts, safe};
+use super::tarball::Tarball;
 use super::wire::{Created, ExecState};
 use super::{Docker, STATE};
 use crate::id;
-use crate::provider::{Kind, ProviderError, Result};
+use crate::provider::spool::Spool;
+use crate::provider::{Kind, ProviderError, Result, stream};
 
 const SCRIPT: &str = include_str!("agent.sh");
+/// What staged content is called.
+const STAGED: &str = "it";
 /// What a verb may say; a listing of a very large tree is the longest.
 const MOST_SAID: usize = 256 << 20;
 /// How long a verb may take.
@@ -32,6 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(40);
 pub(super) enum Grant {
     /// A caller's command.
     Command(i64),
+    /// A change of files, by a verb of Berth's own: fenced and ended like a command.
+    Change(i64),
     /// Berth's own.
     Control,
 }
@@ -90,14 +97,16 @@ pub(super) fn state(instance: Uuid) -> String {
 impl Call {
     fn body(&self) -> serde_json::Value {
         let grant = match self.grant {
-            Grant::Command(grant) => grant.to_string(),
+            Grant::Command(grant) | Grant::Change(grant) => grant.to_string(),
             Grant::Control => "control".to_owned(),
         };
+        // A change leaves nothing behind, so what is registered is enough to find it.
+        let mark = if let Grant::Command(grant) = self.grant { grant.to_string() } else { "control".to_owned() };
         let (state, id) = (state(self.instance), self.id.to_string());
         let fixed = ["/bin/sh", "-c", SCRIPT, "berth", &state, &self.nonce, &id, &grant, self.verb];
         let command: Vec<&str> = fixed.into_iter().chain(self.arguments.iter().map(String::as_str)).collect();
         let mut env: Vec<String> = self.env.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        env.push(format!("BERTH_EXEC={id}:{grant}:"));
+        env.push(format!("BERTH_EXEC={id}:{mark}:"));
         json!({
             "AttachStdin": self.stdin, "AttachStdout": true, "AttachStderr": true, "Tty": false,
             "Cmd": command, "Env": env, "WorkingDir": self.cwd.as_deref().unwrap_or(""), "User": self.user.as_deref().unwrap_or(""),
@@ -166,11 +175,21 @@ impl Docker {
         arguments: &[&str],
         user: Option<&str>,
     ) -> Result<Said> {
+        self.ask(id, facts, Grant::Control, verb, arguments, user).await
+    }
+
+    /// A verb that changes files under a grant; `Fenced` when the fence is higher.
+    pub(super) async fn change(&self, id: &str, facts: &Facts, grant_seq: i64, verb: &'static str, arguments: &[&str]) -> Result<Said> {
+        let said = self.ask(id, facts, Grant::Change(grant_seq), verb, arguments, None).await?;
+        if said.word == "fenced" { Err(ProviderError::fenced()) } else { Ok(said) }
+    }
+
+    async fn ask(&self, id: &str, facts: &Facts, grant: Grant, verb: &'static str, arguments: &[&str], user: Option<&str>) -> Result<Said> {
         let call = Call {
             container: id.to_owned(),
             instance: facts.tag.instance,
             id: id::new(),
-            grant: Grant::Control,
+            grant,
             verb,
             arguments: arguments.iter().map(|one| (*one).to_owned()).collect(),
             env: Vec::new(),
@@ -198,18 +217,26 @@ impl Docker {
 
     /// Makes directories of ours, and everything above them.
     pub(super) async fn make_in_state(&self, id: &str, facts: &Facts, directories: &[(&str, u32)]) -> Result<()> {
-        let mut tar = super::tarball::Tarball::new(facts.owner);
-        let instance = facts.tag.instance;
-        // Below a read-only root, the place itself is a volume that is there already.
-        let (into, above) = if facts.read_only { (STATE, "") } else { ("/", ".berth/") };
-        if !facts.read_only {
-            tar.directory(STATE.trim_start_matches('/').as_bytes(), 0o1777);
+        let (into, _, tar) = in_state(facts, directories);
+        self.put_stream(id, into, stream::from_bytes(tar.finish())).await
+    }
+
+    /// Brings content into the container, as `it` in a directory of ours of this name, where nobody looks; returns that directory.
+    pub(super) async fn stage(&self, id: &str, facts: &Facts, name: &str, mode: u32, content: Spool) -> Result<String> {
+        let (into, ours, tar) = in_state(facts, &[(name, 0o700)]);
+        let (head, tail) = tar.file(format!("{ours}/{name}/{STAGED}").as_bytes(), mode, content.length());
+        let whole = Box::pin(io::Cursor::new(head).chain(content.read()?).chain(io::Cursor::new(tail)));
+        let staged = format!("{}/{name}", state(facts.tag.instance));
+        if let Err(error) = self.put_stream(id, into, whole).await {
+            self.unstage(id, facts, &staged).await;
+            return Err(error);
         }
-        tar.directory(format!("{above}{instance}").as_bytes(), 0o1777);
-        for (name, mode) in directories {
-            tar.directory(format!("{above}{instance}/{name}").as_bytes(), *mode);
-        }
-        self.put_archive(id, into, tar.finish(), false).await
+        Ok(staged)
+    }
+
+    /// Removes what was staged; should that fail, it goes with the container.
+    pub(super) async fn unstage(&self, id: &str, facts: &Facts, staged: &str) {
+        let _ = self.control(id, facts, "remove", &[staged, "tree"], None).await;
     }
 
     async fn converse(&self, call: &Call) -> Result<Said> {
@@ -242,6 +269,22 @@ impl Docker {
             _ => ProviderError::new(Kind::Transient, "the container's answer broke off"),
         }
     }
+}
+
+/// The beginning of a tar with directories of ours in it: where it is unpacked, and what the place of ours is called there.
+fn in_state(facts: &Facts, directories: &[(&str, u32)]) -> (&'static str, String, Tarball) {
+    let mut tar = Tarball::new(facts.owner);
+    let instance = facts.tag.instance;
+    // Below a read-only root, the place itself is a volume that is there already.
+    let (into, ours) = if facts.read_only { (STATE, instance.to_string()) } else { ("/", format!(".berth/{instance}")) };
+    if !facts.read_only {
+        tar.directory(STATE.trim_start_matches('/').as_bytes(), 0o1777);
+    }
+    tar.directory(ours.as_bytes(), 0o1777);
+    for (name, mode) in directories {
+        tar.directory(format!("{ours}/{name}").as_bytes(), *mode);
+    }
+    (into, ours, tar)
 }
 
 /// Where the script's last line begins, and what it says.

@@ -159,10 +159,14 @@ register || {
     exit 0
 }
 
-case $VERB in
-run)
+# What is of a grant has registered: either it sees the new fence here, or whoever raises that finds it.
+if [ "$GRANT" != control ]; then
     height
     [ "$GRANT" -ge "$HEIGHT" ] || say fenced
+fi
+
+case $VERB in
+run)
     trap : HUP INT QUIT TERM USR1 USR2
     umask 022
     printf '%s started\n' "$NONCE"
@@ -232,6 +236,28 @@ move)
     if [ -d "$2" ] && [ ! -L "$2" ]; then rmdir "$2" || say full; fi
     rename "$1" "$2" && say done
     say undone
+    ;;
+mkdir)
+    # base, path below it.
+    umask 022
+    mkdir -p "$1/$2" && say done
+    say undone
+    ;;
+put)
+    # staged base parents name: what is staged becomes the file. On another file system it is copied first, and never seen in part.
+    TO=$2/${3:+$3/}
+    if [ -n "$3" ]; then (umask 022 && mkdir -p "$TO") || say nospace; fi
+    [ ! -d "$TO$4" ] || [ -L "$TO$4" ] || say isdir
+    [ -w "$TO" ] || say denied
+    mv -f "$1/it" "$TO.berth-$ID" && mv -f "$TO.berth-$ID" "$TO$4" && wipe "$1" && say done
+    rm -f "$TO.berth-$ID"
+    say nospace
+    ;;
+unpack)
+    # staged directory: the tar that is staged is laid over the directory.
+    tar -xpof "$1/it" -C "$2" && wipe "$1" && say done
+    command -v tar >&2 || say missing
+    say nospace
     ;;
 replace)
     # staged workspace: what is staged becomes all that the workspace has.

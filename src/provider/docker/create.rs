@@ -11,7 +11,7 @@ use super::engine::Failure;
 use super::owner::{self, ENGINE, Labels, USER, WORKSPACE};
 use super::wire::{Container, Created, Image};
 use super::{Docker, STATE};
-use crate::provider::{Kind, Made, OwnerTag, ProviderError, Result, Spec};
+use crate::provider::{Kind, Made, OwnerTag, ProviderError, Result, Spec, stream};
 
 /// What the container itself runs: nothing, until it is stopped, with what a shell has built in.
 const KEEPER: &str = "while read -r _; do :; done";
@@ -132,7 +132,7 @@ impl Docker {
         let mut tar = super::tarball::Tarball::new(owner);
         tar.directories(workspace.trim_start_matches('/').as_bytes(), 0o755);
         tar.directory(STATE.trim_start_matches('/').as_bytes(), 0o1777);
-        self.put_archive(id, "/", tar.finish(), false).await
+        self.put_stream(id, "/", stream::from_bytes(tar.finish())).await
     }
 
     async fn run_or_remove(&self, id: &str, image: &Image) -> Result<()> {

@@ -167,7 +167,7 @@ impl Docker {
             match word {
                 FirstWord::Started => return Ok(started),
                 FirstWord::Fenced => {
-                    return Err(ProviderError::new(Kind::Fenced, "the sandbox's fence is higher than the command's grant"));
+                    return Err(ProviderError::fenced());
                 }
                 FirstWord::Unregistered if first => self.make_state(&call.container, facts).await?,
                 FirstWord::Unregistered => break,

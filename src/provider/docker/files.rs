@@ -10,9 +10,8 @@ use tokio::io::AsyncReadExt;
 use super::Docker;
 use super::agent::{Said, nonce};
 use super::engine::body;
-use super::lifecycle::{Facts, safe};
+use super::lifecycle::safe;
 use super::paths::{Place, Reach, STAT};
-use super::tarball::Tarball;
 use super::wire::PathStat;
 use crate::clock::Time;
 use crate::provider::spool::Spool;
@@ -75,7 +74,7 @@ impl Docker {
         Ok(FileRead { entry: entry(path, &stat, None), body })
     }
 
-    pub(super) async fn put(&self, container: &str, path: &str, content: ByteStream, options: PutOptions) -> Result<bool> {
+    pub(super) async fn put(&self, container: &str, grant_seq: i64, path: &str, content: ByteStream, options: PutOptions) -> Result<bool> {
         let facts = self.facts(container).await?;
         let reach = self.reach(container, &facts, path, true).await?;
         let mode = match reach.found.as_ref().map(|stat| (stat.kind(), stat.permissions())) {
@@ -86,43 +85,22 @@ impl Docker {
         if reach.names.len() > 1 && !options.parents {
             return Err(not_found());
         }
-        // All of it first: the engine has to be told how much it is, and what breaks off must change nothing.
-        let spool = Spool::fill(content, &self.scratch).await?;
-        let mut tar = Tarball::new(facts.owner);
-        let names = reach.names.join("/");
-        if let Some((above, _)) = names.rsplit_once('/') {
-            tar.directories(above.as_bytes(), 0o755);
+        // All of it first: the engine has to be told how much it is, and what breaks off must change nothing. Then beside the
+        // workspace, so that what arrives late arrives nowhere; the script puts it in its place if the grant still holds.
+        let content = Spool::fill(content, &self.scratch).await?;
+        let (name, parents) = reach.names.split_last().ok_or_else(not_found)?;
+        let staged = self.stage(container, &facts, &format!("staged-{}", nonce()), mode & 0o7777, content).await?;
+        let said = self.change(container, &facts, grant_seq, "put", &[&staged, &reach.base, &parents.join("/"), name]).await;
+        let put = said.and_then(|said| settled(&said));
+        if put.is_err() {
+            self.unstage(container, &facts, &staged).await;
         }
-        let (head, tail) = tar.file(names.as_bytes(), mode & 0o7777, spool.length());
-        let whole = Box::pin(io::Cursor::new(head).chain(spool.read()?).chain(io::Cursor::new(tail)));
-        if let Err(error) = self.put_stream(container, &reach.base, whole, true).await {
-            if error.kind == Kind::Full {
-                self.clear_half_put(container, &facts, &reach).await;
-            }
-            return Err(error);
-        }
-        Ok(reach.found.is_none())
-    }
-
-    /// Removes what the engine began to unpack before the disk was full; a file that was there before it has removed itself by then.
-    async fn clear_half_put(&self, container: &str, facts: &Facts, reach: &Reach) {
-        let begun = reach.names.first().map(|name| format!("{}/{name}", reach.base.trim_end_matches('/')));
-        if let Some(begun) = begun {
-            // What this does not remove is seen by whoever lists the directory.
-            let _ = self.control(container, facts, "remove", &[&begun, "tree"], None).await;
-        }
+        put.map(|()| reach.found.is_none())
     }
 
     /// Has the engine unpack a tar below a directory.
-    pub(super) async fn put_archive(&self, container: &str, into: &str, tar: Vec<u8>, keep_kinds: bool) -> Result<()> {
-        self.put_stream(container, into, stream::from_bytes(tar), keep_kinds).await
-    }
-
-    /// `keep_kinds`: no directory may take a file's place, nor a file a directory's.
-    pub(super) async fn put_stream(&self, container: &str, into: &str, tar: ByteStream, keep_kinds: bool) -> Result<()> {
-        let keep = if keep_kinds { "true" } else { "false" };
-        let query = [("path", into), ("noOverwriteDirNonDir", keep)];
-        let asked = self.engine.request(Method::PUT, &format!("/containers/{}/archive", safe(container)?), &query).await?;
+    pub(super) async fn put_stream(&self, container: &str, into: &str, tar: ByteStream) -> Result<()> {
+        let asked = self.engine.request(Method::PUT, &format!("/containers/{}/archive", safe(container)?), &[("path", into)]).await?;
         let body = reqwest::Body::wrap_stream(tokio_util::io::ReaderStream::with_capacity(tar, 64 * 1024));
         match self.engine.send(asked.header("content-type", "application/x-tar").body(body)).await {
             Ok(_) => Ok(()),
@@ -185,16 +163,16 @@ impl Docker {
         }
     }
 
-    pub(super) async fn remove_path(&self, container: &str, path: &str, recursive: bool) -> Result<()> {
+    pub(super) async fn remove_path(&self, container: &str, grant_seq: i64, path: &str, recursive: bool) -> Result<()> {
         let facts = self.facts(container).await?;
         let place = self.resolve(container, &facts, path, false).await?;
         place.found.as_ref().ok_or_else(not_found)?;
         self.not_the_workspace(&place, &facts.workspace)?;
         let how = if recursive { "tree" } else { "one" };
-        settled(&self.control(container, &facts, "remove", &[&place.path, how], None).await?)
+        settled(&self.change(container, &facts, grant_seq, "remove", &[&place.path, how]).await?)
     }
 
-    pub(super) async fn make_path(&self, container: &str, path: &str) -> Result<()> {
+    pub(super) async fn make_path(&self, container: &str, grant_seq: i64, path: &str) -> Result<()> {
         let facts = self.facts(container).await?;
         let reach = self.reach(container, &facts, path, true).await?;
         match &reach.found {
@@ -203,12 +181,10 @@ impl Docker {
             None if reach.names.is_empty() => return Err(not_found()),
             None => {}
         }
-        let mut tar = Tarball::new(facts.owner);
-        tar.directories(reach.names.join("/").as_bytes(), 0o755);
-        self.put_archive(container, &reach.base, tar.finish(), true).await
+        settled(&self.change(container, &facts, grant_seq, "mkdir", &[&reach.base, &reach.names.join("/")]).await?)
     }
 
-    pub(super) async fn rename(&self, container: &str, from: &str, to: &str, overwrite: bool) -> Result<()> {
+    pub(super) async fn rename(&self, container: &str, grant_seq: i64, from: &str, to: &str, overwrite: bool) -> Result<()> {
         let facts = self.facts(container).await?;
         let source = self.resolve(container, &facts, from, false).await?;
         let moved = source.found.as_ref().ok_or_else(not_found)?.kind();
@@ -232,7 +208,7 @@ impl Docker {
             }
             _ => {}
         }
-        settled(&self.control(container, &facts, "move", &[&source.path, &target], None).await?)
+        settled(&self.change(container, &facts, grant_seq, "move", &[&source.path, &target]).await?)
     }
 
     #[expect(clippy::unused_self, reason = "reads as one of the provider's rules")]
@@ -242,10 +218,14 @@ impl Docker {
 }
 
 /// What a verb that changes something came to.
-fn settled(said: &Said) -> Result<()> {
+pub(super) fn settled(said: &Said) -> Result<()> {
     match said.word.as_str() {
         "done" => Ok(()),
         "full" => Err(ProviderError::new(Kind::DirectoryNotEmpty, "the directory has entries")),
+        "isdir" => Err(ProviderError::new(Kind::IsADirectory, "is a directory")),
+        "denied" => Err(ProviderError::new(Kind::Refused, "the directory's mode forbids it")),
+        "nospace" => Err(ProviderError::new(Kind::Full, "the container's disk did not take it")),
+        "missing" => Err(ProviderError::new(Kind::Unsupported, "the image has no tar")),
         _ => Err(ProviderError::new(Kind::Indeterminate, "it was done in part, or not at all")),
     }
 }

@@ -195,8 +195,8 @@ impl Provider for Docker {
         self.read_directory(provider_ref, path, exclude).await
     }
 
-    async fn write_tree(&self, provider_ref: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
-        self.write_directory(provider_ref, path, tar, mode).await
+    async fn write_tree(&self, provider_ref: &str, grant_seq: i64, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+        self.write_directory(provider_ref, grant_seq, path, tar, mode).await
     }
 
     fn snapshot_ref(&self, id: Uuid) -> Option<String> {
@@ -227,12 +227,12 @@ impl Provider for Docker {
         self.read(provider_ref, path).await
     }
 
-    async fn write_file(&self, provider_ref: &str, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
-        self.put(provider_ref, path, body, options).await
+    async fn write_file(&self, provider_ref: &str, grant_seq: i64, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
+        self.put(provider_ref, grant_seq, path, body, options).await
     }
 
-    async fn remove_file(&self, provider_ref: &str, path: &str, recursive: bool) -> Result<()> {
-        self.remove_path(provider_ref, path, recursive).await
+    async fn remove_file(&self, provider_ref: &str, grant_seq: i64, path: &str, recursive: bool) -> Result<()> {
+        self.remove_path(provider_ref, grant_seq, path, recursive).await
     }
 
     async fn stat_file(&self, provider_ref: &str, path: &str) -> Result<FileEntry> {
@@ -250,11 +250,11 @@ impl Provider for Docker {
         self.list(provider_ref, path, recursive, after, limit).await
     }
 
-    async fn make_directory(&self, provider_ref: &str, path: &str) -> Result<()> {
-        self.make_path(provider_ref, path).await
+    async fn make_directory(&self, provider_ref: &str, grant_seq: i64, path: &str) -> Result<()> {
+        self.make_path(provider_ref, grant_seq, path).await
     }
 
-    async fn move_file(&self, provider_ref: &str, from: &str, to: &str, overwrite: bool) -> Result<()> {
-        self.rename(provider_ref, from, to, overwrite).await
+    async fn move_file(&self, provider_ref: &str, grant_seq: i64, from: &str, to: &str, overwrite: bool) -> Result<()> {
+        self.rename(provider_ref, grant_seq, from, to, overwrite).await
     }
 }

@@ -8,10 +8,11 @@ use tokio::sync::oneshot;
 
 use super::Docker;
 use super::agent::{nonce, state};
+use super::files::settled;
 use super::lifecycle::Facts;
 use crate::archive::relay::{self, Standing, Standings};
 use crate::archive::{self, ArchiveCode, ArchiveError, Exclude, Limits};
-use crate::provider::spool::Spool;
+use crate::provider::spool::{ReadSeek, Spool};
 use crate::provider::stream::StreamWriter;
 use crate::provider::{ByteStream, FileKind, Kind, ProviderError, Result, TreeRead, WriteMode, stream};
 
@@ -83,74 +84,106 @@ impl Docker {
     }
 
     /// Lays a tar over a directory, or makes the directory exactly the tar.
-    pub(super) async fn write_directory(&self, container: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+    pub(super) async fn write_directory(
+        &self,
+        container: &str,
+        grant_seq: i64,
+        path: &str,
+        tar: ByteStream,
+        mode: WriteMode,
+    ) -> Result<()> {
         let facts = self.facts(container).await?;
         // Judged as a whole before anything changes.
         let spool = Spool::fill(tar, &self.scratch).await?;
         let mut input = spool.blocking()?;
-        let mut input = blocking(move || {
+        let input = blocking(move || {
             archive::digest(&mut input, &Limits::default())?;
             input.rewind()?;
             Ok(input)
         })
         .await?;
-        self.make_path(container, path).await?;
+        self.make_path(container, grant_seq, path).await?;
         let target = self.resolve(container, &facts, path, true).await?.path;
         let owner = archive::Owner { uid: facts.owner.uid, gid: facts.owner.gid };
         let staged = format!("staged-{}", nonce());
-        let (into, standing) = match mode {
-            WriteMode::Replace => {
-                self.make_in_state(container, &facts, &[(&staged, 0o700)]).await?;
-                (format!("{}/{staged}", state(facts.tag.instance)), Standings::new())
-            }
-            WriteMode::Merge => (target.clone(), self.standing(container, &target).await?),
-        };
-        let place = Place::of(&into, &facts);
         if mode == WriteMode::Merge {
-            let in_the_way = |e: ProviderError| match e.kind {
-                Kind::Invalid => ProviderError::new(Kind::IsADirectory, "a directory is in the way of an entry").because(e),
-                _ => e,
-            };
-            let (checked, again) = blocking(move || {
-                relay::inward(&mut input, b"", owner, &standing, &mut io::sink())?;
-                input.rewind()?;
-                Ok((input, standing))
-            })
-            .await
-            .map_err(in_the_way)?;
-            return self.pass_in(container, place, owner, again, checked).await.map_err(|e| match e.kind {
-                Kind::Full | Kind::NotFound => e,
-                _ => ProviderError::new(Kind::Indeterminate, "the tree was laid over in part").because(e),
-            });
+            return self.lay_over(container, &facts, grant_seq, (&target, &staged), owner, input).await;
         }
-        let laid = self.pass_in(container, place, owner, standing, input).await;
-        if let Err(error) = laid {
-            // What was staged goes with the container, should this fail too.
-            let _ = self.control(container, &facts, "remove", &[&into, "tree"], None).await;
-            return Err(error);
-        }
-        match self.control(container, &facts, "replace", &[&into, &target], None).await?.word.as_str() {
-            "done" => Ok(()),
-            _ => Err(ProviderError::new(Kind::Indeterminate, "the directory was replaced in part")),
+        self.make_in_state(container, &facts, &[(&staged, 0o700)]).await?;
+        let staged = format!("{}/{staged}", state(facts.tag.instance));
+        let laid = self.pass_in(container, Place::of(&staged, &facts), owner, input).await;
+        let said = match laid {
+            Ok(()) => self.change(container, &facts, grant_seq, "replace", &[&staged, &target]).await,
+            Err(error) => Err(error),
+        };
+        match said {
+            Ok(said) if said.word == "done" => Ok(()),
+            Ok(_) => Err(ProviderError::new(Kind::Indeterminate, "the directory was replaced in part")),
+            Err(error) => {
+                self.unstage(container, &facts, &staged).await;
+                Err(error)
+            }
         }
     }
 
-    async fn pass_in(
+    /// Lays a tar over a directory: brought in beside the workspace, and unpacked there by the script, so that a fence ends it.
+    async fn lay_over(
         &self,
         container: &str,
-        place: Place,
+        facts: &Facts,
+        grant_seq: i64,
+        (target, staged): (&str, &str),
         owner: archive::Owner,
-        standing: Standings,
-        mut input: Box<dyn crate::provider::spool::ReadSeek>,
+        mut input: Box<dyn ReadSeek>,
     ) -> Result<()> {
-        let (mut writer, tar) = stream::channel();
-        let Place { into, prefix } = place;
+        let standing = self.standing(container, target).await?;
+        let in_the_way = |e: ProviderError| match e.kind {
+            Kind::Invalid => ProviderError::new(Kind::IsADirectory, "a directory is in the way of an entry").because(e),
+            _ => e,
+        };
+        let (mut input, standing, links) = blocking(move || {
+            relay::inward(&mut input, b"", owner, &standing, &mut io::sink())?;
+            input.rewind()?;
+            let links = relay::in_place_of_directories(&mut input, &standing)?;
+            input.rewind()?;
+            Ok((input, standing, links))
+        })
+        .await
+        .map_err(in_the_way)?;
+        for link in links {
+            // A tar's own program may follow a link where the tar has a directory.
+            let link = String::from_utf8(link).map_err(|_| ProviderError::new(Kind::Invalid, "a link's name is not UTF-8"))?;
+            settled(&self.change(container, facts, grant_seq, "remove", &[&format!("{target}/{link}"), "one"]).await?)?;
+        }
+        let (mut writer, relayed) = stream::channel();
         let passing = blocking(move || {
-            relay::inward(&mut input, prefix.as_bytes(), owner, &standing, &mut writer)?;
+            relay::inward(&mut input, b"", owner, &standing, &mut writer)?;
             relay::end(&mut writer)?;
             Ok(writer.finish()?)
         });
-        let (put, passed) = tokio::join!(self.put_stream(container, &into, tar, false), passing);
+        let (spooled, passed) = tokio::join!(Spool::fill(relayed, &self.scratch), passing);
+        passed?;
+        let staged = self.stage(container, facts, staged, 0o600, spooled?).await?;
+        let said = self.change(container, facts, grant_seq, "unpack", &[&staged, target]).await;
+        let laid = said.and_then(|said| settled(&said));
+        if laid.is_err() {
+            self.unstage(container, facts, &staged).await;
+        }
+        laid.map_err(|e| match e.kind {
+            Kind::Full | Kind::NotFound | Kind::Fenced | Kind::Unsupported => e,
+            _ => ProviderError::new(Kind::Indeterminate, "the tree was laid over in part").because(e),
+        })
+    }
+
+    async fn pass_in(&self, container: &str, place: Place, owner: archive::Owner, mut input: Box<dyn ReadSeek>) -> Result<()> {
+        let (mut writer, tar) = stream::channel();
+        let Place { into, prefix } = place;
+        let passing = blocking(move || {
+            relay::inward(&mut input, prefix.as_bytes(), owner, &Standings::new(), &mut writer)?;
+            relay::end(&mut writer)?;
+            Ok(writer.finish()?)
+        });
+        let (put, passed) = tokio::join!(self.put_stream(container, &into, tar), passing);
         put.and(passed)
     }
 

@@ -137,8 +137,8 @@ impl Provider for Faults {
         self.plain(Verb::ReadTree, provider_ref, self.inner.read_tree(provider_ref, path, exclude)).await
     }
 
-    async fn write_tree(&self, provider_ref: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
-        self.plain(Verb::WriteTree, provider_ref, self.inner.write_tree(provider_ref, path, tar, mode)).await
+    async fn write_tree(&self, provider_ref: &str, grant_seq: i64, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+        self.plain(Verb::WriteTree, provider_ref, self.inner.write_tree(provider_ref, grant_seq, path, tar, mode)).await
     }
 
     fn snapshot_ref(&self, id: Uuid) -> Option<String> {
@@ -180,12 +180,12 @@ impl Provider for Faults {
         self.plain(Verb::ReadFile, provider_ref, self.inner.read_file(provider_ref, path)).await
     }
 
-    async fn write_file(&self, provider_ref: &str, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
-        self.plain(Verb::WriteFile, provider_ref, self.inner.write_file(provider_ref, path, body, options)).await
+    async fn write_file(&self, provider_ref: &str, grant_seq: i64, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
+        self.plain(Verb::WriteFile, provider_ref, self.inner.write_file(provider_ref, grant_seq, path, body, options)).await
     }
 
-    async fn remove_file(&self, provider_ref: &str, path: &str, recursive: bool) -> Result<()> {
-        self.plain(Verb::RemoveFile, provider_ref, self.inner.remove_file(provider_ref, path, recursive)).await
+    async fn remove_file(&self, provider_ref: &str, grant_seq: i64, path: &str, recursive: bool) -> Result<()> {
+        self.plain(Verb::RemoveFile, provider_ref, self.inner.remove_file(provider_ref, grant_seq, path, recursive)).await
     }
 
     async fn stat_file(&self, provider_ref: &str, path: &str) -> Result<FileEntry> {
@@ -203,11 +203,11 @@ impl Provider for Faults {
         self.plain(Verb::ListFiles, provider_ref, self.inner.list_files(provider_ref, path, recursive, after, limit)).await
     }
 
-    async fn make_directory(&self, provider_ref: &str, path: &str) -> Result<()> {
-        self.plain(Verb::MakeDirectory, provider_ref, self.inner.make_directory(provider_ref, path)).await
+    async fn make_directory(&self, provider_ref: &str, grant_seq: i64, path: &str) -> Result<()> {
+        self.plain(Verb::MakeDirectory, provider_ref, self.inner.make_directory(provider_ref, grant_seq, path)).await
     }
 
-    async fn move_file(&self, provider_ref: &str, from: &str, to: &str, overwrite: bool) -> Result<()> {
-        self.plain(Verb::MoveFile, provider_ref, self.inner.move_file(provider_ref, from, to, overwrite)).await
+    async fn move_file(&self, provider_ref: &str, grant_seq: i64, from: &str, to: &str, overwrite: bool) -> Result<()> {
+        self.plain(Verb::MoveFile, provider_ref, self.inner.move_file(provider_ref, grant_seq, from, to, overwrite)).await
     }
 }

@@ -1,11 +1,13 @@
 //! Ends the commands of lower grants and proves that none of them runs.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::{Signal, getpid};
 
 use super::command::MARKER;
@@ -19,6 +21,36 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a shim may take before it is taken for stopped by its own command, and done for.
 const SHIM_PATIENCE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Raises the fence; never lowers it, whoever else is raising it. `Transient` when a change of files goes on for longer than our
+/// patience: it may be a server's that stands still in the middle of one.
+pub(super) fn raise(instance: &Path, grant_seq: i64) -> Result<()> {
+    let begun = Instant::now();
+    let lock = File::open(instance).map_err(failed)?;
+    while let Err(errno) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        if errno != Errno::WOULDBLOCK {
+            return Err(failed(errno.into()));
+        }
+        if begun.elapsed() > PATIENCE {
+            return Err(ProviderError::new(Kind::Transient, "a change of files did not end in time"));
+        }
+        std::thread::sleep(LONGEST_PAUSE);
+    }
+    if layout::fence(instance).map_err(failed)? < grant_seq {
+        layout::write_fence(instance, grant_seq).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Lets a change of files through, unless its grant is below the fence, which is not raised until what is returned is dropped.
+pub(super) fn pass(instance: &Path, grant_seq: i64) -> Result<File> {
+    let lock = File::open(instance).map_err(failed)?;
+    flock(&lock, FlockOperation::LockShared).map_err(|errno| failed(errno.into()))?;
+    if layout::fence(instance).map_err(failed)? > grant_seq {
+        return Err(ProviderError::fenced());
+    }
+    Ok(lock)
+}
 
 /// Kills every tree of a grant below this one (all when `None`), and every process whose shim is dead. `Transient` when
 /// something is still there at the end of our patience.

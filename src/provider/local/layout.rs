@@ -3,11 +3,10 @@
 //! `<root>/binding` names this place. `<root>/instances/<id>/` is an instance from the moment of its rename into there to
 //! the moment of its rename into `<root>/trash/`; half-made ones lie in `<root>/making/`.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::durable;
@@ -62,16 +61,6 @@ pub(super) fn fence(instance: &Path) -> io::Result<i64> {
 /// What the instance may do.
 pub(super) fn state(instance: &Path) -> io::Result<State> {
     Ok(serde_json::from_slice(&fs::read(instance.join("state"))?)?)
-}
-
-/// Raises the fence; never lowers it, whoever else is raising it.
-pub(super) fn raise_fence(instance: &Path, grant_seq: i64) -> io::Result<()> {
-    let lock = File::open(instance)?;
-    flock(&lock, FlockOperation::LockExclusive)?;
-    if fence(instance)? < grant_seq {
-        write_fence(instance, grant_seq)?;
-    }
-    Ok(())
 }
 
 /// Writes the first fence.

@@ -101,6 +101,20 @@ impl Local {
         blocking(move || act(&instances.existing(&provider_ref)?, &provider_ref)).await
     }
 
+    /// Changes an existing instance's files, off the runtime, unless its fence is higher.
+    async fn change<T: Send + 'static>(
+        &self,
+        provider_ref: &str,
+        grant_seq: i64,
+        act: impl FnOnce(Workspace) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.within(provider_ref, move |instance, _| {
+            let _passed = fence::pass(instance, grant_seq)?;
+            act(Workspace::open(instance)?)
+        })
+        .await
+    }
+
     /// Does something with an existing instance's files, off the runtime.
     async fn files<T: Send + 'static>(&self, provider_ref: &str, act: impl FnOnce(Workspace) -> Result<T> + Send + 'static) -> Result<T> {
         self.within(provider_ref, |instance, _| act(Workspace::open(instance)?)).await
@@ -236,7 +250,7 @@ impl Provider for Local {
     }
 
     async fn fence(&self, provider_ref: &str, grant_seq: i64) -> Result<()> {
-        self.within(provider_ref, move |instance, _| layout::raise_fence(instance, grant_seq).map_err(failed)).await?;
+        self.within(provider_ref, move |instance, _| fence::raise(instance, grant_seq)).await?;
         self.commands.cancel_below(provider_ref, Some(grant_seq));
         self.within(provider_ref, move |instance, provider_ref| kill_below(instance, provider_ref, Some(grant_seq))).await
     }
@@ -260,8 +274,8 @@ impl Provider for Local {
         transfer::read_tree(self.existing(provider_ref).await?, path.to_owned(), exclude.to_vec()).await
     }
 
-    async fn write_tree(&self, provider_ref: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
-        transfer::write_tree(self.existing(provider_ref).await?, path.to_owned(), tar, mode).await
+    async fn write_tree(&self, provider_ref: &str, grant_seq: i64, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+        transfer::write_tree(self.existing(provider_ref).await?, grant_seq, path.to_owned(), tar, mode).await
     }
 
     fn snapshot_ref(&self, _id: Uuid) -> Option<String> {
@@ -294,13 +308,13 @@ impl Provider for Local {
         Ok(FileRead { entry, body: Box::pin(tokio::fs::File::from_std(file)) })
     }
 
-    async fn write_file(&self, provider_ref: &str, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
-        transfer::put(self.existing(provider_ref).await?, path.to_owned(), body, options).await
+    async fn write_file(&self, provider_ref: &str, grant_seq: i64, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
+        transfer::put(self.existing(provider_ref).await?, grant_seq, path.to_owned(), body, options).await
     }
 
-    async fn remove_file(&self, provider_ref: &str, path: &str, recursive: bool) -> Result<()> {
+    async fn remove_file(&self, provider_ref: &str, grant_seq: i64, path: &str, recursive: bool) -> Result<()> {
         let path = path.to_owned();
-        self.files(provider_ref, move |workspace| workspace.remove(&path, recursive)).await
+        self.change(provider_ref, grant_seq, move |workspace| workspace.remove(&path, recursive)).await
     }
 
     async fn stat_file(&self, provider_ref: &str, path: &str) -> Result<FileEntry> {
@@ -320,13 +334,13 @@ impl Provider for Local {
         self.files(provider_ref, move |workspace| workspace.list(&path, recursive, after.as_deref(), limit)).await
     }
 
-    async fn make_directory(&self, provider_ref: &str, path: &str) -> Result<()> {
+    async fn make_directory(&self, provider_ref: &str, grant_seq: i64, path: &str) -> Result<()> {
         let path = path.to_owned();
-        self.files(provider_ref, move |workspace| workspace.make_directory(workspace.inside(&path)?)).await
+        self.change(provider_ref, grant_seq, move |workspace| workspace.make_directory(workspace.inside(&path)?)).await
     }
 
-    async fn move_file(&self, provider_ref: &str, from: &str, to: &str, overwrite: bool) -> Result<()> {
+    async fn move_file(&self, provider_ref: &str, grant_seq: i64, from: &str, to: &str, overwrite: bool) -> Result<()> {
         let (from, to) = (from.to_owned(), to.to_owned());
-        self.files(provider_ref, move |workspace| workspace.rename(&from, &to, overwrite)).await
+        self.change(provider_ref, grant_seq, move |workspace| workspace.rename(&from, &to, overwrite)).await
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::files::{Workspace, create, wrong};
 use super::purge::purge;
-use super::{blocking, failed, layout};
+use super::{blocking, failed, fence, layout};
 use crate::archive::{self, ArchiveCode, ArchiveError, Existing, Limits};
 use crate::id;
 use crate::provider::{ByteStream, Kind, ProviderError, PutOptions, Result, TreeRead, WORKSPACE, WriteMode, stream};
@@ -42,9 +42,9 @@ impl Drop for Staged {
 }
 
 /// Replaces a file's content in one step; true when the file is new.
-pub(super) async fn put(instance: PathBuf, path: String, body: ByteStream, options: PutOptions) -> Result<bool> {
+pub(super) async fn put(instance: PathBuf, grant_seq: i64, path: String, body: ByteStream, options: PutOptions) -> Result<bool> {
     let staged = Staged::new(&instance);
-    let name = staged.name.clone();
+    let (name, place) = (staged.name.clone(), instance.clone());
     let (workspace, file) = blocking(move || {
         let workspace = Workspace::open(&instance)?;
         let file = create(&workspace.staging()?, &name).map_err(failed)?;
@@ -55,6 +55,7 @@ pub(super) async fn put(instance: PathBuf, path: String, body: ByteStream, optio
     copy(body, &mut file).await?;
     let file = file.into_std().await;
     blocking(move || {
+        let _passed = fence::pass(&place, grant_seq)?;
         if options.parents
             && let Some(parent) = workspace.inside(&path)?.parent().filter(|parent| !parent.as_os_str().is_empty())
         {
@@ -126,7 +127,7 @@ pub(super) async fn read_tree(instance: PathBuf, path: String, exclude: Vec<Stri
 }
 
 /// Lays a tar over a directory, or makes the directory exactly the tar.
-pub(super) async fn write_tree(instance: PathBuf, path: String, tar: ByteStream, mode: WriteMode) -> Result<()> {
+pub(super) async fn write_tree(instance: PathBuf, grant_seq: i64, path: String, tar: ByteStream, mode: WriteMode) -> Result<()> {
     // Goes along with the work on it, so that it is cleared away after the last write, also when the caller has left.
     let staged = Staged::new(&instance);
     let (feeding, input) = stream::feed(tar);
@@ -141,6 +142,7 @@ pub(super) async fn write_tree(instance: PathBuf, path: String, tar: ByteStream,
             let staged = unpacked.map_err(|e| fed.err().unwrap_or(e))?;
             // Only now, and not if the caller left meanwhile. What was there is then cleared away.
             blocking(move || {
+                let _passed = fence::pass(&instance, grant_seq)?;
                 let workspace = Workspace::open(&instance)?;
                 let (parent, name) = if let Some(inside) = made(&workspace, &path)? {
                     workspace.place(&inside)?
@@ -158,6 +160,7 @@ pub(super) async fn write_tree(instance: PathBuf, path: String, tar: ByteStream,
             let (tar, staged) = spooled.map_err(|e| fed.err().unwrap_or(e))?;
             blocking(move || {
                 let _until_unpacked = staged;
+                let _passed = fence::pass(&instance, grant_seq)?;
                 let workspace = Workspace::open(&instance)?;
                 let inside = made(&workspace, &path)?.unwrap_or_else(|| PathBuf::from(WORKSPACE));
                 let into = workspace.dir.open_dir(inside).map_err(wrong)?;

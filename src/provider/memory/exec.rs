@@ -29,7 +29,7 @@ pub(super) fn start(inner: &Arc<Inner>, provider_ref: &str, spec: ExecSpec) -> R
         let mut world = inner.lock();
         let object = world.running(provider_ref)?;
         if object.fence > spec.grant_seq {
-            return Err(ProviderError::new(Kind::Fenced, "the sandbox's fence is higher than the command's grant"));
+            return Err(ProviderError::fenced());
         }
         let cwd = object.tree.enter(spec.cwd.as_deref().unwrap_or_default().as_bytes())?;
         object.processes.insert(spec.id, Process { grant_seq: spec.grant_seq, killed: killed.clone() });

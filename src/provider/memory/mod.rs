@@ -151,6 +151,16 @@ impl Memory {
         self.0.lock()
     }
 
+    /// Changes an object's files, unless its fence is higher.
+    fn change<T>(&self, provider_ref: &str, grant_seq: i64, act: impl FnOnce(&mut Tree) -> Result<T>) -> Result<T> {
+        let mut world = self.0.lock();
+        let object = world.object(provider_ref)?;
+        if object.fence > grant_seq {
+            return Err(ProviderError::fenced());
+        }
+        act(&mut object.tree)
+    }
+
     fn tree<T>(&self, verb: Verb, provider_ref: &str, act: impl FnOnce(&mut Tree) -> Result<T>) -> Result<T> {
         act(&mut self.enter(verb).object(provider_ref)?.tree)
     }
@@ -282,21 +292,21 @@ impl Provider for Memory {
         Ok(TreeRead { tar, skipped })
     }
 
-    async fn write_tree(&self, provider_ref: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+    async fn write_tree(&self, provider_ref: &str, grant_seq: i64, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
         drop(self.enter(Verb::WriteTree));
         let bytes = stream::read_all(tar, MOST_BYTES).await?;
-        let mut world = self.0.lock();
-        let tree = &mut world.object(provider_ref)?.tree;
-        let mut changed = tree.clone();
-        let key = changed.make_directory(path.as_bytes(), now())?;
-        let mut inner = changed.taken_out(&key);
-        if mode == WriteMode::Replace {
-            inner = inner.emptied();
-        }
-        self::tar::read(&mut inner, &bytes)?;
-        changed.put_back(&key, inner);
-        *tree = changed;
-        Ok(())
+        self.change(provider_ref, grant_seq, |tree| {
+            let mut changed = tree.clone();
+            let key = changed.make_directory(path.as_bytes(), now())?;
+            let mut inner = changed.taken_out(&key);
+            if mode == WriteMode::Replace {
+                inner = inner.emptied();
+            }
+            self::tar::read(&mut inner, &bytes)?;
+            changed.put_back(&key, inner);
+            *tree = changed;
+            Ok(())
+        })
     }
 
     fn snapshot_ref(&self, id: Uuid) -> Option<String> {
@@ -344,14 +354,15 @@ impl Provider for Memory {
         Ok(FileRead { entry, body: from_bytes(bytes) })
     }
 
-    async fn write_file(&self, provider_ref: &str, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
+    async fn write_file(&self, provider_ref: &str, grant_seq: i64, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
         drop(self.enter(Verb::WriteFile));
         let bytes = stream::read_all(body, MOST_BYTES).await?;
-        self.0.lock().object(provider_ref)?.tree.write(path.as_bytes(), bytes.into(), options, now())
+        self.change(provider_ref, grant_seq, |tree| tree.write(path.as_bytes(), bytes.into(), options, now()))
     }
 
-    async fn remove_file(&self, provider_ref: &str, path: &str, recursive: bool) -> Result<()> {
-        self.tree(Verb::RemoveFile, provider_ref, |tree| tree.remove(path.as_bytes(), recursive))
+    async fn remove_file(&self, provider_ref: &str, grant_seq: i64, path: &str, recursive: bool) -> Result<()> {
+        drop(self.enter(Verb::RemoveFile));
+        self.change(provider_ref, grant_seq, |tree| tree.remove(path.as_bytes(), recursive))
     }
 
     async fn stat_file(&self, provider_ref: &str, path: &str) -> Result<FileEntry> {
@@ -369,12 +380,14 @@ impl Provider for Memory {
         self.tree(Verb::ListFiles, provider_ref, |tree| tree.list(path.as_bytes(), recursive, after, limit))
     }
 
-    async fn make_directory(&self, provider_ref: &str, path: &str) -> Result<()> {
-        self.tree(Verb::MakeDirectory, provider_ref, |tree| tree.make_directory(path.as_bytes(), now()).map(|_| ()))
+    async fn make_directory(&self, provider_ref: &str, grant_seq: i64, path: &str) -> Result<()> {
+        drop(self.enter(Verb::MakeDirectory));
+        self.change(provider_ref, grant_seq, |tree| tree.make_directory(path.as_bytes(), now()).map(|_| ()))
     }
 
-    async fn move_file(&self, provider_ref: &str, from: &str, to: &str, overwrite: bool) -> Result<()> {
-        self.tree(Verb::MoveFile, provider_ref, |tree| tree.rename(from.as_bytes(), to.as_bytes(), overwrite))
+    async fn move_file(&self, provider_ref: &str, grant_seq: i64, from: &str, to: &str, overwrite: bool) -> Result<()> {
+        drop(self.enter(Verb::MoveFile));
+        self.change(provider_ref, grant_seq, |tree| tree.rename(from.as_bytes(), to.as_bytes(), overwrite))
     }
 }
 

@@ -119,7 +119,7 @@ impl Plugin {
         Ok((head.to_owned(), decode(content)?))
     }
 
-    pub(super) async fn put(&self, provider_ref: &str, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
+    pub(super) async fn put(&self, provider_ref: &str, grant_seq: i64, path: &str, body: ByteStream, options: PutOptions) -> Result<bool> {
         let below = self.below(path)?;
         if below.is_empty() {
             return Err(ProviderError::new(Kind::IsADirectory, "the workspace itself is a directory"));
@@ -128,7 +128,7 @@ impl Plugin {
         self.give(provider_ref, &name, Spool::fill(body, &self.0.worker.scratch).await?.read()?).await?;
         let mode = options.mode.map_or_else(|| "-".to_owned(), |mode| format!("{mode:o}"));
         let parents = if options.parents { "1" } else { "0" };
-        let said = self.hand(provider_ref, "put", &[&below, &name, &mode, parents], None).await;
+        let said = self.change(provider_ref, grant_seq, "put", &[&below, &name, &mode, parents]).await;
         match said.as_ref().map(|said| said.word.as_str()) {
             Ok("done") => return Ok(true),
             Ok("kept") => return Ok(false),
@@ -159,22 +159,22 @@ impl Plugin {
         let _ = self.hand(provider_ref, "drop", &[name], None).await;
     }
 
-    pub(super) async fn remove(&self, provider_ref: &str, path: &str, recursive: bool) -> Result<()> {
+    pub(super) async fn remove(&self, provider_ref: &str, grant_seq: i64, path: &str, recursive: bool) -> Result<()> {
         let how = if recursive { "tree" } else { "one" };
-        let said = self.hand(provider_ref, "remove", &[&self.below(path)?, how], None).await?;
+        let said = self.change(provider_ref, grant_seq, "remove", &[&self.below(path)?, how]).await?;
         if said.word == "full" {
             return Err(ProviderError::new(Kind::DirectoryNotEmpty, "the directory has entries"));
         }
         done(&said)
     }
 
-    pub(super) async fn make(&self, provider_ref: &str, path: &str) -> Result<()> {
-        done(&self.hand(provider_ref, "mkdir", &[&self.below(path)?], None).await?)
+    pub(super) async fn make(&self, provider_ref: &str, grant_seq: i64, path: &str) -> Result<()> {
+        done(&self.change(provider_ref, grant_seq, "mkdir", &[&self.below(path)?]).await?)
     }
 
-    pub(super) async fn rename(&self, provider_ref: &str, from: &str, to: &str, overwrite: bool) -> Result<()> {
+    pub(super) async fn rename(&self, provider_ref: &str, grant_seq: i64, from: &str, to: &str, overwrite: bool) -> Result<()> {
         let overwrite = if overwrite { "1" } else { "0" };
-        let said = self.hand(provider_ref, "move", &[&self.below(from)?, &self.below(to)?, overwrite], None).await?;
+        let said = self.change(provider_ref, grant_seq, "move", &[&self.below(from)?, &self.below(to)?, overwrite]).await?;
         if said.word == "full" {
             return Err(ProviderError::new(Kind::DirectoryNotEmpty, "a directory with entries is in the way"));
         }

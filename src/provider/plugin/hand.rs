@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(50);
 const MARGIN: Duration = Duration::from_secs(30);
 /// The verbs that change nothing, so that a lost answer leaves nothing open.
 const LOOKS: [&str; 7] = ["count", "stand", "ours", "list", "stat", "read", "take"];
+/// The grant of what is Berth's own, which no fence ends.
+const CONTROL: &str = "control";
 /// The file in a workspace by which it is known again.
 pub(super) const SENTINEL: &str = ".berth-instance";
 
@@ -119,13 +121,26 @@ impl Plugin {
 
     /// One of Berth's own verbs.
     pub(super) async fn hand(&self, provider_ref: &str, verb: &str, arguments: &[&str], stdin: Option<String>) -> Result<Said> {
-        self.hand_at(provider_ref, self.workspace(), verb, arguments, stdin).await
+        self.hand_at(provider_ref, CONTROL, self.workspace(), verb, arguments, stdin).await
     }
 
-    async fn hand_at(&self, provider_ref: &str, workspace: &str, verb: &str, arguments: &[&str], stdin: Option<String>) -> Result<Said> {
+    /// A verb that changes files: marked, fenced and ended like a command of the grant that it was admitted under.
+    pub(super) async fn change(&self, provider_ref: &str, grant_seq: i64, verb: &str, arguments: &[&str]) -> Result<Said> {
+        self.hand_at(provider_ref, &grant_seq.to_string(), self.workspace(), verb, arguments, None).await
+    }
+
+    async fn hand_at(
+        &self,
+        provider_ref: &str,
+        grant: &str,
+        workspace: &str,
+        verb: &str,
+        arguments: &[&str],
+        stdin: Option<String>,
+    ) -> Result<Said> {
         let (nonce, id) = (id::new().simple().to_string(), id::new().to_string());
-        let args = self.script(workspace, &nonce, &id, "control", verb, arguments);
-        let command = Command { args, env: vec![self.marker(&id, "control")], stdin, timeout: PATIENCE };
+        let args = self.script(workspace, &nonce, &id, grant, verb, arguments);
+        let command = Command { args, env: vec![self.marker(&id, grant)], stdin, timeout: PATIENCE };
         let executed = self.execute(provider_ref, command, None).await.map_err(ProviderError::from);
         let executed = executed.map_err(|error| match error.kind {
             Kind::Indeterminate if LOOKS.contains(&verb) => ProviderError::new(Kind::Transient, error.message).because(error),
@@ -135,6 +150,7 @@ impl Plugin {
         let (output, word) = last_line(&executed.stdout, &nonce).ok_or_else(silent)?;
         let said = Said { output: output.to_owned(), word: word.to_owned() };
         match said.word.as_str() {
+            "fenced" => Err(ProviderError::fenced()),
             "lost" => Err(ProviderError::new(Kind::FileNotFound, "the workspace is gone")),
             "escapes" => Err(ProviderError::new(Kind::Path, "the path leaves the workspace")),
             "missing" => Err(ProviderError::new(Kind::FileNotFound, "no such file or directory")),
@@ -167,7 +183,7 @@ impl Plugin {
 
     /// Makes the workspace and leaves in it by what it is known again.
     pub(super) async fn mark(&self, provider_ref: &str, workspace: &str) -> Result<()> {
-        done(&self.hand_at(provider_ref, workspace, "mark", &[], None).await?)
+        done(&self.hand_at(provider_ref, CONTROL, workspace, "mark", &[], None).await?)
     }
 
     /// Whether what was resumed has the files it had. Before a workspace was decided there is nothing to know again.

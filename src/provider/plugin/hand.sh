@@ -151,15 +151,19 @@ records() {
     find . -mindepth 1 -maxdepth "$1" -type l -exec sh -c 'for F; do printf "%s %s %s " "$0" "$F" "$0"; readlink "$F"; done' "$NONCE" {} +
 }
 
-case $VERB in
-run)
-    # cwd, how standard input is written, command…
+# What is of a grant carries its mark since it began: either it sees the new fence here, or whoever raises that finds it.
+if [ "$GRANT" != control ]; then
     mkdir -p "$FENCE" || say unregistered
     height
     [ "$GRANT" -ge "$HEIGHT" ] || say fenced
     # A kill that came while the worker still had this in its queue: it leaves its word first and looks then, as this is seen first
     # and looks then.
     [ ! -e "$STATE/over/$ID" ] || say fenced
+fi
+
+case $VERB in
+run)
+    # cwd, how standard input is written, command…
     cd "$1" 2>/dev/null || say nocwd
     INPUT=$2
     shift 2

@@ -1,6 +1,5 @@
 //! Whole directories, out and in, as tars that the sandbox packs and unpacks, piece by piece.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
 
@@ -33,25 +32,6 @@ fn in_the_way(error: ProviderError) -> ProviderError {
         Kind::Invalid => ProviderError::new(Kind::IsADirectory, "a directory is in the way of an entry").because(error),
         _ => error,
     }
-}
-
-/// What is no directory, standing where the tar has one.
-fn in_place_of_directories(input: &mut dyn io::Read, standing: &Standings) -> archive::Result<BTreeSet<Vec<u8>>> {
-    let mut found = BTreeSet::new();
-    let mut tar = tar::Archive::new(input);
-    for entry in tar.entries()? {
-        let entry = entry?;
-        let path = entry.path_bytes();
-        let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
-        let directories = if entry.header().entry_type().is_dir() { parts.len() } else { parts.len().saturating_sub(1) };
-        for depth in 1..=directories {
-            let directory = parts[..depth].join(&b'/');
-            if standing.get(&directory) == Some(&Standing::Other) {
-                found.insert(directory);
-            }
-        }
-    }
-    Ok(found)
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> archive::Result<T> + Send + 'static) -> Result<T> {
@@ -125,7 +105,14 @@ impl Plugin {
     }
 
     /// Lays a tar over a directory, or makes the directory exactly the tar.
-    pub(super) async fn write_directory(&self, provider_ref: &str, path: &str, tar: ByteStream, mode: WriteMode) -> Result<()> {
+    pub(super) async fn write_directory(
+        &self,
+        provider_ref: &str,
+        grant_seq: i64,
+        path: &str,
+        tar: ByteStream,
+        mode: WriteMode,
+    ) -> Result<()> {
         let below = self.below(path)?;
         // Judged as a whole before anything changes.
         let mut input = Spool::fill(tar, &self.0.worker.scratch).await?.blocking()?;
@@ -143,7 +130,7 @@ impl Plugin {
             let (checked, stands, links) = blocking(move || {
                 relay::inward(&mut input, b"", Owner::default(), &standing, &mut io::sink())?;
                 input.rewind()?;
-                let links = in_place_of_directories(&mut input, &standing)?;
+                let links = relay::in_place_of_directories(&mut input, &standing)?;
                 input.rewind()?;
                 Ok((input, standing, links))
             })
@@ -154,7 +141,7 @@ impl Plugin {
                 // A tar's own program may follow a link where the tar has a directory.
                 let link = String::from_utf8(link).map_err(|_| ProviderError::new(Kind::Invalid, "a link's name is not UTF-8"))?;
                 let at = if below.is_empty() { link } else { format!("{below}/{link}") };
-                done(&self.hand(provider_ref, "remove", &[&at, "one"], None).await?)?;
+                done(&self.change(provider_ref, grant_seq, "remove", &[&at, "one"]).await?)?;
             }
         }
         let name = format!("unpack-{}", id::new());
@@ -167,7 +154,7 @@ impl Plugin {
         let (given, passed) = tokio::join!(self.give(provider_ref, &name, relayed), passing);
         let how = if mode == WriteMode::Replace { "replace" } else { "merge" };
         let laid = match given.and(passed) {
-            Ok(()) => self.hand(provider_ref, "unpack", &[&name, how, &below], None).await.and_then(|said| done(&said)),
+            Ok(()) => self.change(provider_ref, grant_seq, "unpack", &[&name, how, &below]).await.and_then(|said| done(&said)),
             failed => failed,
         };
         if laid.is_err() {

@@ -81,7 +81,7 @@ both! {
         stuck.reached().await;
         // The provider put back something else than it was given.
         let provider_ref = world.memory.inventory().remove(0).0;
-        world.memory.remove_file(&provider_ref, "f", false).await.unwrap();
+        world.memory.remove_file(&provider_ref, 1, "f", false).await.unwrap();
         stuck.release();
         let told = acquiring.await.unwrap().expect_err("refused");
         assert_eq!((told.code, told.facts["integrity_code"].as_str()), (Code::CheckpointIntegrity, Some("workspace_fingerprint_mismatch")));

@@ -245,14 +245,14 @@ async fn the_same_tree_has_the_same_digest_as_on_this_machine() {
     assert_eq!(sandbox.run(command(sh(made))).await.exit.end, ExecEnd::Exited(0));
     let here = digest_stream(place.provider.read_tree(&sandbox.name, WORKSPACE, &[]).await.unwrap().tar, Limits::default()).await.unwrap();
     let tar = place.provider.read_tree(&sandbox.name, WORKSPACE, &[]).await.unwrap().tar;
-    local.write_tree(&there, WORKSPACE, tar, WriteMode::Replace).await.unwrap();
+    local.write_tree(&there, 1, WORKSPACE, tar, WriteMode::Replace).await.unwrap();
     let elsewhere = digest_stream(local.read_tree(&there, WORKSPACE, &[]).await.unwrap().tar, Limits::default()).await.unwrap();
     assert_eq!(here, elsewhere);
     assert_eq!(here.files, 4);
     let back = place.subject().sandbox().await;
     place
         .provider
-        .write_tree(&back.name, WORKSPACE, local.read_tree(&there, WORKSPACE, &[]).await.unwrap().tar, WriteMode::Replace)
+        .write_tree(&back.name, 1, WORKSPACE, local.read_tree(&there, WORKSPACE, &[]).await.unwrap().tar, WriteMode::Replace)
         .await
         .unwrap();
     let again = digest_stream(place.provider.read_tree(&back.name, WORKSPACE, &[]).await.unwrap().tar, Limits::default()).await.unwrap();
@@ -279,7 +279,7 @@ async fn another_user_and_a_read_only_root_work_as_well() {
         place.provider.start(&sandbox.name).await.unwrap();
         assert_eq!(sandbox.get("file").await, b"2\n");
         place.provider.fence(&sandbox.name, 9).await.unwrap();
-        place.provider.write_tree(&sandbox.name, WORKSPACE, from_bytes(vec![0; 1024]), WriteMode::Replace).await.unwrap();
+        place.provider.write_tree(&sandbox.name, 9, WORKSPACE, from_bytes(vec![0; 1024]), WriteMode::Replace).await.unwrap();
         assert!(place.provider.list_files(&sandbox.name, "", true, None, 10).await.unwrap().is_empty());
         sandbox.end().await;
         let names: BTreeSet<String> = said(&["volume", "ls", "-q", "-f", "dangling=true"]).lines().map(str::to_owned).collect();

@@ -90,7 +90,7 @@ async fn a_full_disk_is_told_and_leaves_nothing_behind() {
     let provider = &place.provider;
     let sandbox = place.subject().sandbox().await;
     sandbox.put("kept", b"content").await;
-    sandbox.put("kept-no-more", b"content").await;
+    sandbox.put("kept-too", b"content").await;
     let sh = |script: &str| command(["sh", "-c", script].map(str::to_owned).to_vec());
     let filled = sandbox.run(sh("cat /dev/zero > filler")).await;
     assert_eq!(filled.exit.end, ExecEnd::Exited(1));
@@ -98,10 +98,10 @@ async fn a_full_disk_is_told_and_leaves_nothing_behind() {
 
     let put = |path: &'static str| {
         let options = PutOptions { mode: None, parents: true };
-        provider.write_file(&sandbox.name, path, from_bytes(vec![1; 1 << 20]), options)
+        provider.write_file(&sandbox.name, 1, path, from_bytes(vec![1; 1 << 20]), options)
     };
     let mut told = Vec::new();
-    for path in ["new", "below/new", "kept-no-more"] {
+    for path in ["new", "below/new", "kept-too"] {
         told.push(put(path).await.unwrap_err().kind);
     }
     let mut tar = tar::Builder::new(Vec::new());
@@ -111,11 +111,9 @@ async fn a_full_disk_is_told_and_leaves_nothing_behind() {
     tar.append_data(&mut header, "laid", vec![1; 1 << 20].as_slice()).unwrap();
     let tar = tar.into_inner().unwrap();
     for mode in [WriteMode::Merge, WriteMode::Replace] {
-        told.push(provider.write_tree(&sandbox.name, WORKSPACE, from_bytes(tar.clone()), mode).await.unwrap_err().kind);
+        told.push(provider.write_tree(&sandbox.name, 1, WORKSPACE, from_bytes(tar.clone()), mode).await.unwrap_err().kind);
     }
     assert_eq!(told, [Kind::Full; 5]);
-    // What was laid over in part stays, since nobody can tell it from what was there.
-    provider.remove_file(&sandbox.name, "laid", false).await.unwrap();
     let more = place.provider.ensure(&place.spec, &tag()).await;
     assert_eq!(more.as_ref().err().map(|e| e.kind), Some(Kind::Full), "{more:?}");
     assert_eq!(place.left_over(), 0);
@@ -126,10 +124,10 @@ async fn a_full_disk_is_told_and_leaves_nothing_behind() {
     assert_eq!(sandbox.get("kept").await, b"content");
     let listed = provider.list_files(&sandbox.name, "", true, None, 100).await.unwrap();
     let names: Vec<_> = listed.iter().map(|entry| String::from_utf8_lossy(&entry.path)).collect();
-    assert_eq!(names, ["filler", "kept"]);
+    assert_eq!(names, ["filler", "kept", "kept-too"]);
     let freed = sandbox.run(sh("rm filler && echo freed")).await;
     assert_eq!((freed.exit.end, freed.stdout.as_slice()), (ExecEnd::Exited(0), b"freed\n".as_slice()));
-    provider.write_tree(&sandbox.name, WORKSPACE, from_bytes(tar), WriteMode::Replace).await.unwrap();
+    provider.write_tree(&sandbox.name, 1, WORKSPACE, from_bytes(tar), WriteMode::Replace).await.unwrap();
     assert_eq!(sandbox.get("laid").await.len(), 1 << 20);
     sandbox.end().await;
 }

@@ -32,9 +32,13 @@ async fn links_made_by_commands_lead_nowhere_else(place: Place) {
     for path in ["x/new", "d/y/new", "up/new"] {
         let options = PutOptions { mode: None, parents: true };
         let body = from_bytes("x");
-        assert_eq!(place.provider.write_file(&sandbox.name, path, body, options).await.err().map(|e| e.kind), Some(Kind::Path), "{path}");
-        assert_eq!(place.provider.make_directory(&sandbox.name, path).await.err().map(|e| e.kind), Some(Kind::Path), "{path}");
-        assert_eq!(place.provider.move_file(&sandbox.name, "f", path, true).await.err().map(|e| e.kind), Some(Kind::Path), "{path}");
+        assert_eq!(
+            place.provider.write_file(&sandbox.name, 1, path, body, options).await.err().map(|e| e.kind),
+            Some(Kind::Path),
+            "{path}"
+        );
+        assert_eq!(place.provider.make_directory(&sandbox.name, 1, path).await.err().map(|e| e.kind), Some(Kind::Path), "{path}");
+        assert_eq!(place.provider.move_file(&sandbox.name, 1, "f", path, true).await.err().map(|e| e.kind), Some(Kind::Path), "{path}");
     }
     let listed = place.provider.list_files(&sandbox.name, "", true, None, 100).await.unwrap();
     let names: Vec<_> = listed.iter().map(|entry| String::from_utf8_lossy(&entry.path)).collect();
@@ -50,10 +54,10 @@ async fn read_only_trees_are_destroyed(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let script = "mkdir -p a/b/c keep; echo x > a/b/c/f; echo x > keep/f; chmod 555 a/b/c a/b a; chmod 000 keep";
     assert_eq!(sandbox.run(command(sh(script))).await.exit.end, ExecEnd::Exited(0));
-    place.provider.remove_file(&sandbox.name, "a", true).await.unwrap();
+    place.provider.remove_file(&sandbox.name, 1, "a", true).await.unwrap();
     assert_eq!(sandbox.run(command(sh("mkdir -p d/e; chmod 555 d/e d ."))).await.exit.end, ExecEnd::Exited(0));
     let empty = from_bytes([0; 1024].as_slice());
-    place.provider.write_tree(&sandbox.name, WORKSPACE, empty, WriteMode::Replace).await.unwrap();
+    place.provider.write_tree(&sandbox.name, 1, WORKSPACE, empty, WriteMode::Replace).await.unwrap();
     assert_eq!(sandbox.run(command(sh("ls -A; chmod 755 .; mkdir -p f/g; chmod 555 f/g f ."))).await.stdout, b"");
     sandbox.end().await;
     assert_eq!((place.left_in("instances"), place.left_in("trash")), (0, 0));
