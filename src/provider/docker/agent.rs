@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use reqwest::header::{CONNECTION, UPGRADE};
 use reqwest::{Method, Upgraded};
 use serde_json::json;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::codec::FramedRead;
 use uuid::Uuid;
@@ -175,16 +175,39 @@ impl Docker {
         arguments: &[&str],
         user: Option<&str>,
     ) -> Result<Said> {
-        self.ask(id, facts, Grant::Control, verb, arguments, user).await
+        self.ask(id, facts, Grant::Control, verb, arguments, user, None).await
     }
 
     /// A verb that changes files under a grant; `Fenced` when the fence is higher.
     pub(super) async fn change(&self, id: &str, facts: &Facts, grant_seq: i64, verb: &'static str, arguments: &[&str]) -> Result<Said> {
-        let said = self.ask(id, facts, Grant::Change(grant_seq), verb, arguments, None).await?;
+        self.change_with(id, facts, grant_seq, verb, arguments, None).await
+    }
+
+    /// The same, with what it reads.
+    pub(super) async fn change_with(
+        &self,
+        id: &str,
+        facts: &Facts,
+        grant_seq: i64,
+        verb: &'static str,
+        arguments: &[&str],
+        input: Option<Bytes>,
+    ) -> Result<Said> {
+        let said = self.ask(id, facts, Grant::Change(grant_seq), verb, arguments, None, input).await?;
         if said.word == "fenced" { Err(ProviderError::fenced()) } else { Ok(said) }
     }
 
-    async fn ask(&self, id: &str, facts: &Facts, grant: Grant, verb: &'static str, arguments: &[&str], user: Option<&str>) -> Result<Said> {
+    #[expect(clippy::too_many_arguments, reason = "each is one of the call's words")]
+    async fn ask(
+        &self,
+        id: &str,
+        facts: &Facts,
+        grant: Grant,
+        verb: &'static str,
+        arguments: &[&str],
+        user: Option<&str>,
+        input: Option<Bytes>,
+    ) -> Result<Said> {
         let call = Call {
             container: id.to_owned(),
             instance: facts.tag.instance,
@@ -195,12 +218,12 @@ impl Docker {
             env: Vec::new(),
             cwd: Some("/".to_owned()),
             user: user.map(str::to_owned),
-            stdin: false,
+            stdin: input.is_some(),
             prepared: None,
             nonce: nonce(),
         };
         for first in [true, false] {
-            let said = timeout(PATIENCE, self.converse(&call)).await;
+            let said = timeout(PATIENCE, self.converse(&call, input.clone())).await;
             let said = said.unwrap_or_else(|_| Err(ProviderError::new(Kind::Transient, "the container did not answer in time")))?;
             if said.word != "unregistered" || !first {
                 return Ok(said);
@@ -239,14 +262,29 @@ impl Docker {
         let _ = self.control(id, facts, "remove", &[staged, "tree"], None).await;
     }
 
-    async fn converse(&self, call: &Call) -> Result<Said> {
+    async fn converse(&self, call: &Call, input: Option<Bytes>) -> Result<Said> {
         let open = self.open_exec(call).await.map_err(|not| match not {
             NotOpen::Surely(error) | NotOpen::Perhaps(error) => error,
         })?;
         let broken = || ProviderError::new(Kind::Transient, "the container's answer broke off");
-        let mut frames = FramedRead::new(open.io, Frames::default());
+        let (output, mut stdin) = tokio::io::split(open.io);
+        let feeding = async {
+            let Some(input) = input else { return };
+            // Whoever no longer reads says why.
+            if stdin.write_all(&input).await.is_ok() {
+                let _ = stdin.shutdown().await;
+            }
+        };
+        tokio::pin!(feeding);
+        let mut fed = false;
+        let mut frames = FramedRead::new(output, Frames::default());
         let mut output = Vec::new();
-        while let Some(frame) = frames.next().await {
+        loop {
+            let frame = tokio::select! {
+                () = &mut feeding, if !fed => { fed = true; continue; }
+                frame = frames.next() => frame,
+            };
+            let Some(frame) = frame else { break };
             let (stream, bytes) = frame.map_err(|e| broken().because(e))?;
             if stream == Stream::Stdout {
                 output.extend_from_slice(&bytes);

@@ -243,13 +243,21 @@ mkdir)
     mkdir -p "$1/$2" && say done
     say undone
     ;;
-put)
-    # staged base parents name: what is staged becomes the file. On another file system it is copied first, and never seen in part.
-    TO=$2/${3:+$3/}
-    if [ -n "$3" ]; then (umask 022 && mkdir -p "$TO") || say nospace; fi
-    [ ! -d "$TO$4" ] || [ -L "$TO$4" ] || say isdir
+put | receive)
+    # base parents name, and what is staged, or the length and the mode of what comes in: it becomes the file, and is never seen in part.
+    TO=$1/${2:+$2/}
+    for PROGRAM in mv cat wc chmod; do command -v $PROGRAM >&2 || say missing; done
+    if [ -n "$2" ]; then (umask 022 && mkdir -p "$TO") || say nospace; fi
+    [ ! -d "$TO$3" ] || [ -L "$TO$3" ] || say isdir
     [ -w "$TO" ] || say denied
-    mv -f "$1/it" "$TO.berth-$ID" && mv -f "$TO.berth-$ID" "$TO$4" && wipe "$1" && say done
+    if [ $VERB = put ]; then
+        mv -f "$4/it" "$TO.berth-$ID"
+    else
+        (umask 077 && cat >"$TO.berth-$ID") && [ "$(wc -c <"$TO.berth-$ID")" -eq "$4" ] && chmod "$5" "$TO.berth-$ID"
+    fi && mv -f "$TO.berth-$ID" "$TO$3" && {
+        [ $VERB = receive ] || wipe "$4"
+        say done
+    }
     rm -f "$TO.berth-$ID"
     say nospace
     ;;

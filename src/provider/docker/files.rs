@@ -17,6 +17,9 @@ use crate::clock::Time;
 use crate::provider::spool::Spool;
 use crate::provider::{ByteStream, FileEntry, FileKind, FileRead, Kind, ProviderError, PutOptions, Result, stream};
 
+/// Content of at most so many bytes goes in by the exec that puts it in its place: one call to the engine and not two.
+const SMALL: u64 = 256 << 10;
+
 fn not_found() -> ProviderError {
     ProviderError::new(Kind::FileNotFound, "no such file or directory")
 }
@@ -85,12 +88,25 @@ impl Docker {
         if reach.names.len() > 1 && !options.parents {
             return Err(not_found());
         }
-        // All of it first: the engine has to be told how much it is, and what breaks off must change nothing. Then beside the
-        // workspace, so that what arrives late arrives nowhere; the script puts it in its place if the grant still holds.
+        // All of it first: the engine has to be told how much it is, and what breaks off must change nothing. Then beside its place, so
+        // that what arrives late arrives nowhere; the script puts it in its place if the grant still holds.
         let content = Spool::fill(content, &self.scratch).await?;
         let (name, parents) = reach.names.split_last().ok_or_else(not_found)?;
-        let staged = self.stage(container, &facts, &format!("staged-{}", nonce()), mode & 0o7777, content).await?;
-        let said = self.change(container, &facts, grant_seq, "put", &[&staged, &reach.base, &parents.join("/"), name]).await;
+        let (parents, mode) = (parents.join("/"), mode & 0o7777);
+        if content.length() <= SMALL {
+            let (length, mode) = (content.length().to_string(), format!("{mode:o}"));
+            let mut bytes = Vec::new();
+            content
+                .read()?
+                .read_to_end(&mut bytes)
+                .await
+                .map_err(|e| ProviderError::new(Kind::Transient, "what came in was lost").because(e))?;
+            let words = [reach.base.as_str(), &parents, name, &length, &mode];
+            let said = self.change_with(container, &facts, grant_seq, "receive", &words, Some(bytes.into())).await?;
+            return settled(&said).map(|()| reach.found.is_none());
+        }
+        let staged = self.stage(container, &facts, &format!("staged-{}", nonce()), mode, content).await?;
+        let said = self.change(container, &facts, grant_seq, "put", &[&reach.base, &parents, name, &staged]).await;
         let put = said.and_then(|said| settled(&said));
         if put.is_err() {
             self.unstage(container, &facts, &staged).await;
@@ -225,7 +241,7 @@ pub(super) fn settled(said: &Said) -> Result<()> {
         "isdir" => Err(ProviderError::new(Kind::IsADirectory, "is a directory")),
         "denied" => Err(ProviderError::new(Kind::Refused, "the directory's mode forbids it")),
         "nospace" => Err(ProviderError::new(Kind::Full, "the container's disk did not take it")),
-        "missing" => Err(ProviderError::new(Kind::Unsupported, "the image has no tar")),
+        "missing" => Err(ProviderError::new(Kind::Unsupported, "the image lacks a program that this needs")),
         _ => Err(ProviderError::new(Kind::Indeterminate, "it was done in part, or not at all")),
     }
 }
