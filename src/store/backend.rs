@@ -264,7 +264,9 @@ impl Store {
                 readers.close().await;
             }
             // Whoever waits for a server that is silent would never give its connection back; the server forgets it by itself.
-            Backend::Postgres { pool, .. } => drop(tokio::time::timeout(CLOSE_TIMEOUT, pool.close()).await),
+            Backend::Postgres { pool, .. } => {
+                let _in_time = tokio::time::timeout(CLOSE_TIMEOUT, pool.close()).await;
+            }
         }
     }
 }

@@ -6,6 +6,9 @@ use berth::error::Code;
 use berth::model::instance::Status;
 use berth::ops::input::Acquire;
 use berth::ops::view::LeaseView;
+use berth::provider::Spec;
+use berth::provider::conformance::files::nothing_of_an_older_grant;
+use berth::provider::conformance::{Commands, Sandbox, Subject, tag};
 use serde_json::{Value, json};
 
 use crate::both;
@@ -176,6 +179,17 @@ both! {
         world.delete(&next).await.unwrap();
         world.settle().await;
         assert!(worker.boxes().is_empty());
+    }
+
+    async fn what_is_sent_under_an_older_grant_changes_nothing(world) {
+        let _worker = boxed(&world, json!({})).await;
+        let lease = acquire(&world, "run").await;
+        let row = world.row(lease.lease.instance_id.unwrap()).await;
+        let provider = world.berth.provider_of(&row).await.unwrap();
+        let spec = Spec { config: json!({}).into(), workspace_path: None };
+        let subject = Subject { provider: &*provider, spec: &spec, commands: Commands::Shell };
+        let (name, workspace) = (row.provider_ref.clone().unwrap(), row.workspace_path.clone().unwrap());
+        nothing_of_an_older_grant(&Sandbox { subject, name, tag: tag(), workspace }).await;
     }
 
     async fn every_call_says_whose_it_is_by_the_row_alone(world) {
