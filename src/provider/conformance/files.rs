@@ -192,7 +192,6 @@ pub async fn an_older_grant_changes_nothing(subject: Subject<'_>) {
 }
 
 /// A body of which all but the first bytes come when its writer is taken.
-#[expect(clippy::type_complexity, reason = "for one test")]
 fn late(content: &[u8]) -> (ByteStream, Option<(tokio::io::DuplexStream, Vec<u8>)>) {
     let (near, far) = tokio::io::duplex(content.len().max(1));
     (Box::pin(far), Some((near, content.to_vec())))
