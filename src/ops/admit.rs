@@ -51,7 +51,6 @@ pub async fn admit_command(
     admit_with(berth, caller, lease, carried, command.id, Kind::Exec, hold, Some(command)).await
 }
 
-#[expect(clippy::too_many_arguments, reason = "an admission is decided by all of them")]
 async fn admit_with(
     berth: &Arc<Berth>,
     caller: &Caller,

@@ -176,13 +176,12 @@ async fn ensure_once(
     tx.note_create_call(instance.id, &binding, now).await?;
     tx.commit().await?;
     super::crash_point("after_intent");
-    let made = match snapshot {
-        Some(snapshot) => call(berth, provider.restore(spec, tag, snapshot)).await,
-        None => {
-            // An answer that is dropped too early may be the only word of what was made.
-            let bound = provider.traits().ensure_takes.unwrap_or_default().min(berth.settings.provision_deadline);
-            call_within(bound.max(berth.settings.call_timeout), provider.ensure(spec, tag)).await
-        }
+    let made = if let Some(snapshot) = snapshot {
+        call(berth, provider.restore(spec, tag, snapshot)).await
+    } else {
+        // An answer that is dropped too early may be the only word of what was made.
+        let bound = provider.traits().ensure_takes.unwrap_or_default().min(berth.settings.provision_deadline);
+        call_within(bound.max(berth.settings.call_timeout), provider.ensure(spec, tag)).await
     };
     // A name with a secret in it can be written down nowhere, so the object is one whose answer was lost.
     let unspeakable = || ProviderError::new(Kind::Indeterminate, "the object's name gives a secret away");

@@ -139,7 +139,6 @@ fn failed(error: io::Error) -> ProviderError {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl Provider for Local {
     fn traits(&self) -> &Traits {
         &self.traits

@@ -167,7 +167,6 @@ impl Memory {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl Provider for Memory {
     fn traits(&self) -> &Traits {
         &self.0.traits

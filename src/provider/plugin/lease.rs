@@ -123,9 +123,8 @@ impl Plugin {
             Receipt::Stopped => Ok(()),
             // Without a receipt the next resume decides, unless somebody wants to be sure.
             Receipt::None if !self.0.row.stop_confirmed => Ok(()),
-            Receipt::None => Err(unconfirmed()),
             Receipt::Destroyed => Err(ProviderError::new(Kind::NotFound, "not_found")),
-            Receipt::Wrong => Err(unconfirmed()),
+            Receipt::None | Receipt::Wrong => Err(unconfirmed()),
         }
     }
 

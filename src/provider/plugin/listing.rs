@@ -92,8 +92,8 @@ mod tests {
     #[test]
     fn many_links_take_no_longer_than_they_are_many() {
         let name = |n: u32| format!("n- ./a-directory-of-links/{n:08}");
-        let entries: String = (0..30_000).map(|n| format!("n- a1ff 3 100 8 a {}\n", name(n))).collect();
-        let links: String = (0..30_000).map(|n| format!("{} n- to\n", name(n))).collect();
+        let entries = (0..30_000).map(|n| format!("n- a1ff 3 100 8 a {}\n", name(n))).collect::<Vec<_>>().concat();
+        let links = (0..30_000).map(|n| format!("{} n- to\n", name(n))).collect::<Vec<_>>().concat();
         let listing = format!("{entries}n-n-\n{links}");
         let begun = std::time::Instant::now();
         let found = records(listing.as_bytes()).unwrap();

@@ -181,7 +181,6 @@ impl Plugin {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl Provider for Plugin {
     fn traits(&self) -> &Traits {
         &self.0.traits
