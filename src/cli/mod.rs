@@ -4,6 +4,7 @@ mod demo;
 mod doctor;
 mod keys;
 mod migrate;
+mod plugin_conformance;
 mod serve;
 mod story;
 
@@ -57,6 +58,8 @@ enum Command {
     },
     /// Check configuration, database and providers.
     Doctor(Configured),
+    /// Check a plugin's worker by its URL; makes a few sandboxes there and ends them.
+    PluginConformance(plugin_conformance::Asked),
 }
 
 /// Flags over `BERTH_*` over the file.
@@ -95,6 +98,7 @@ pub async fn run() -> ExitCode {
         }
         Command::Keys { command } => keys::run(command).await,
         Command::Doctor(configured) => doctor::run(configured).await,
+        Command::PluginConformance(asked) => plugin_conformance::run(asked).await,
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -32,6 +32,7 @@ mod operator;
 mod outage;
 mod pages;
 mod passes;
+mod plugin_conformance;
 mod plugin_life;
 mod plugins;
 mod readme;

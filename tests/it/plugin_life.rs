@@ -10,6 +10,7 @@ use berth::ops::input::{Recover, ReleaseRequest, Waiting};
 use berth::ops::view::LeaseView;
 use berth::ops::{self, Settings};
 use berth::provider::Observation;
+use berth::store::Carried;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -25,7 +26,7 @@ async fn status(world: &World, lease: &LeaseView) -> Status {
 }
 
 fn recover() -> Recover {
-    Recover { carried: Default::default(), restore_checkpoint_id: None, on_unavailable: None, waiting: Waiting::default() }
+    Recover { carried: Carried::default(), restore_checkpoint_id: None, on_unavailable: None, waiting: Waiting::default() }
 }
 
 /// Everything runs, by its boxes.

@@ -197,7 +197,6 @@ impl Docker {
         if said.word == "fenced" { Err(ProviderError::fenced()) } else { Ok(said) }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "each is one of the call's words")]
     async fn ask(
         &self,
         id: &str,

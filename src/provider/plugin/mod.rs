@@ -3,6 +3,7 @@
 
 pub mod address;
 mod client;
+pub mod conformance;
 mod exec;
 mod failure;
 mod files;
