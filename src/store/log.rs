@@ -5,7 +5,8 @@
 
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
-use tokio::sync::Mutex;
+use tokio::fs::File;
+use tokio::sync::{Mutex, OnceCell};
 
 /// After how many commits the log is copied.
 const EVERY: u64 = 256;
@@ -18,11 +19,13 @@ pub(super) const TOO_LONG: &str = "32000";
 pub(super) struct Log {
     options: SqliteConnectOptions,
     conn: Mutex<Option<SqliteConnection>>,
+    /// The database's file, opened once and kept: to close it would take SQLite's locks on it from this whole process.
+    file: OnceCell<File>,
 }
 
 impl Log {
     pub(super) fn new(options: SqliteConnectOptions) -> Self {
-        Self { options, conn: Mutex::default() }
+        Self { options, conn: Mutex::default(), file: OnceCell::new() }
     }
 
     /// After the commit of this number: copies what there is, unless somebody is at it. True when the rest is to be copied while
@@ -32,7 +35,7 @@ impl Log {
             return false;
         }
         // A copy that the writer has overtaken leaves the file unsynced. What fails here is left to the last copy.
-        if let Ok(file) = tokio::fs::File::open(self.options.get_filename()).await {
+        if let Ok(file) = self.file.get_or_try_init(|| File::open(self.options.get_filename())).await {
             file.sync_data().await.ok();
         }
         true

@@ -317,7 +317,6 @@ async fn many_tasks_that_come_and_go_keep_their_pairs() {
     }
 }
 
-/// What a busy writer's log comes to, in bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_begins_anew_although_somebody_always_writes() {
     const PIECE: usize = 100 << 10;
@@ -338,4 +337,8 @@ async fn the_log_begins_anew_although_somebody_always_writes() {
     let length = std::fs::metadata(log).unwrap().len();
     let written = u64::try_from(2 * 600 * PIECE).unwrap();
     assert!(length < written * 2 / 3, "{length} bytes of log after {written} bytes were written");
+    // Without it another process would take the database for one that nobody uses, and remove its log.
+    let asked = "import fcntl, sys\ntry: fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)\nexcept OSError: sys.exit(3)";
+    let another = std::process::Command::new("python3").args(["-c", asked]).arg(base.dir.path().join("base.db")).status().unwrap();
+    assert_eq!(another.code(), Some(3), "another process got the lock that says that nobody uses the database");
 }
