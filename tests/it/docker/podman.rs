@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use berth::provider::conformance::all;
+use berth::provider::conformance::{commands, files, lifecycle};
 use berth::provider::{Observation, Presence, Provider};
 use serde_json::json;
 
@@ -13,9 +13,11 @@ fn host() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn podman_keeps_the_contract() {
+async fn podman_keeps_the_contract_of_lifecycle_commands_and_files() {
     let place = Place::at(&host(), json!({ "image": IMAGE }));
-    all(place.subject()).await;
+    lifecycle::all(place.subject()).await;
+    commands::all(place.subject()).await;
+    files::all(place.subject()).await;
     assert_eq!(place.left_over(), 0);
 }
 
