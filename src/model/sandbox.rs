@@ -25,6 +25,7 @@ pub struct Sandbox {
     pub current_checkpoint_id: Option<Uuid>,
     pub diverged: bool,
     pub unsaved_loss: bool,
+    pub given_up_seq: i64,
     pub process_open: bool,
     pub deleted_at: Option<Time>,
     pub created_at: Time,

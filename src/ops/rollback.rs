@@ -39,6 +39,10 @@ pub async fn rollback(berth: &Berth, caller: &Caller, id: Uuid, input: Rollback)
         }
         let fallback = tx.attached_checkpoints(id).await?.into_iter().find(|c| c.id != rejected.id);
         sandbox.current_checkpoint_id = fallback.as_ref().map(|c| c.id);
+        if fallback.is_none() {
+            // Whoever goes back to nothing gives up what was written until now (domain §4).
+            sandbox.given_up_seq = sandbox.workspace_seq;
+        }
         sandbox.pointer_seq += 1;
         sandbox.synced_seq = sandbox.instance_id.is_none().then_some(sandbox.workspace_seq);
         sandbox.diverged = sandbox.instance_id.is_some();

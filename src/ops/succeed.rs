@@ -63,7 +63,8 @@ pub async fn retire(
         sandbox.instance_id = None;
         sandbox.generation = tx.highest_generation(sandbox.id).await?.max(sandbox.generation) + 1;
         sandbox.process_open = false;
-        let had_work = was != Status::Creating && dirty && sandbox.current_checkpoint_id.is_none() && sandbox.workspace_seq > 0;
+        let had_work =
+            was != Status::Creating && dirty && sandbox.current_checkpoint_id.is_none() && sandbox.workspace_seq > sandbox.given_up_seq;
         if had_work && !consented && !sandbox.is_anonymous() {
             sandbox.unsaved_loss = true;
         }

@@ -71,10 +71,10 @@ impl Tx {
     pub async fn save_sandbox(&mut self, s: &Sandbox, now: Time) -> Result<()> {
         let saved = on!(self, c => sqlx::query(
             "UPDATE sandbox SET generation = $2, workspace_seq = $3, synced_seq = $4, grant_seq = $5, pointer_seq = $6, instance_id = $7,
-                 current_checkpoint_id = $8, diverged = $9, unsaved_loss = $10, process_open = $11, updated_at = $12
+                 current_checkpoint_id = $8, diverged = $9, unsaved_loss = $10, process_open = $11, updated_at = $12, given_up_seq = $13
              WHERE id = $1 AND generation <= $2 AND workspace_seq <= $3 AND grant_seq <= $5 AND pointer_seq <= $6")
             .bind(s.id).bind(s.generation).bind(s.workspace_seq).bind(s.synced_seq).bind(s.grant_seq).bind(s.pointer_seq).bind(s.instance_id)
-            .bind(s.current_checkpoint_id).bind(s.diverged).bind(s.unsaved_loss).bind(s.process_open).bind(now)
+            .bind(s.current_checkpoint_id).bind(s.diverged).bind(s.unsaved_loss).bind(s.process_open).bind(now).bind(s.given_up_seq)
             .execute(c).await.map(|d| d.rows_affected()))?;
         if saved == 1 { Ok(()) } else { Err(StoreError::Moved) }
     }

@@ -175,4 +175,21 @@ both! {
         assert_eq!(now.map(|c| c.id), Some(published.id));
         assert_eq!(row(&world, bad.id).await.unwrap().status, CheckpointStatus::Attached);
     }
+
+    async fn a_rollback_to_nothing_gives_up_what_was_written_until_then_and_no_more(world) {
+        for (scope, since, told) in [("given up", false, None), ("written since", true, Some(Code::CheckpointUnavailable))] {
+            let lease = world.acquire("run", scope).await.unwrap();
+            world.put(&lease, "f", "bad").await.unwrap();
+            let bad = world.capture(&lease).await.unwrap();
+            rollback(&world, &lease, 1, bad.id).await.unwrap();
+            if since {
+                world.put(&lease, "f", "better").await.unwrap();
+            }
+            world.memory.vanish(&world.provider_ref(&lease).await);
+            world.get(&lease, "f").await.expect_err("it is gone");
+            let input = berth::ops::input::Recover { carried: carried(&lease), ..Default::default() };
+            let back = ops::recover::recover(&world.berth, &world.caller, lease.lease.id, input).await;
+            assert_eq!(back.err().map(|e| e.code), told, "{scope}");
+        }
+    }
 }

@@ -1,0 +1,2 @@
+-- Up to which write the work may go unsaved, since somebody rolled the pointer back to nothing.
+ALTER TABLE sandbox ADD COLUMN given_up_seq BIGINT NOT NULL DEFAULT 0;
