@@ -217,10 +217,15 @@ async fn stopping_its_own_shim_stops_no_fence(place: Place) {
 async fn processes_that_renew_themselves_are_caught(place: Place) {
     let sandbox = place.subject().sandbox().await;
     let mark = Mark::new();
-    // Each generation forks the next one and ends; the mark is on the shell's own command line.
-    let comet = format!("c() {{ : {}; (c &) ; }}; for i in 1 2 3 4 5 6; do (c &); done; sleep 60", mark.0);
-    let running = sandbox.start(command(sh(&comet))).await;
-    mark.appears(3).await;
+    // Each generation forks the next one and ends; the mark is on the shell's own command line, and a look at all processes may come too
+    // late for any of them.
+    let comet = format!("c() {{ : {}; printf . >>flown; (c &) ; }}; for i in 1 2 3 4 5 6; do (c &); done; sleep 600", mark.0);
+    let running = sandbox.start(ExecSpec { timeout: Duration::from_mins(10), ..command(sh(&comet)) }).await;
+    let mut flown = 0;
+    while flown < 30 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        flown = place.provider.stat_file(&sandbox.name, "flown").await.map_or(0, |file| file.size);
+    }
     running.cancel.cancel();
     let exit = outcome(running).await.exit;
     assert_eq!((exit.end, mark.alive(), sandbox.processes().await), (ExecEnd::Cancelled, 0, 0));
